@@ -1,0 +1,1 @@
+"""From files of triples to a graph of integer ids: reading, vocabularies, splits, filter index, cache."""

@@ -1,0 +1,29 @@
+"""Errors for people: each says what was wrong, where, and what to do, in one sentence.
+
+The command line prints the message alone and exits with `exit_code`; a traceback is shown on request
+(`KGEXP_TRACEBACK=1`).
+"""
+
+
+class KgexpError(Exception):
+    """Base of every error that a user can cause and mend."""
+
+    exit_code = 2
+
+
+class ConfigError(KgexpError):
+    """A configuration that cannot be run: unknown key, wrong value, contradiction."""
+
+
+class DataError(KgexpError):
+    """A file of triples that cannot be read, with the file and the line."""
+
+
+class CheckpointError(KgexpError):
+    """A checkpoint that is missing, damaged or made for something else."""
+
+
+class NonFiniteError(KgexpError):
+    """A loss, a row or a score that is NaN or infinite: the run's numbers can no longer be trusted."""
+
+    exit_code = 3

@@ -1,0 +1,1 @@
+"""Exact ranking of every candidate, and the metrics made of the ranks."""

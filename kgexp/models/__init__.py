@@ -1,0 +1,1 @@
+"""Scoring functions: rows in, scores out. They know nothing of ids, ranks or files."""

@@ -1,0 +1,125 @@
+"""What a model is: a scoring function of entity and relation rows.
+
+Letters in shapes: `b` queries, `k` candidates, `d` width of an entity row, `e` width of a relation row.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kgexp.data.sides import Side
+
+
+class Model(ABC):
+    """A scoring function written as a *query* row against candidate rows.
+
+    The tail query of a triple is made of its head and relation, the head query of its tail and relation. A
+    higher score means a more plausible triple.
+
+    Args:
+        dim: reals in an entity row.
+        reciprocal: a head query `(?, r, t)` is answered as the tail query `(t, r⁻¹, ?)`, with a relation row of
+            its own for `r⁻¹` (Lacroix et al. 2018); relation rows then number 2m.
+    """
+
+    def __init__(self, dim: int, reciprocal: bool) -> None:
+        self.dim = dim
+        self.reciprocal = reciprocal
+
+    @property
+    @abstractmethod
+    def relation_dim(self) -> int:
+        """Reals in a relation row."""
+
+    @abstractmethod
+    def tail_query(self, h: Tensor, r: Tensor) -> Tensor:
+        """float[b, d] and float[b, e] to the query rows float[b, d] of `(h, r, ?)`."""
+
+    @abstractmethod
+    def head_query(self, r: Tensor, t: Tensor) -> Tensor:
+        """float[b, e] and float[b, d] to the query rows float[b, d] of `(?, r, t)`."""
+
+    @abstractmethod
+    def score(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Queries float[b, d] against candidates float[k, d] shared by all, to float[b, k].
+
+        Leading dimensions broadcast: float[c, b, d] against float[c, k, d] gives float[c, b, k] (chunks), and
+        float[b, 1, d] against float[b, k, d] gives float[b, 1, k] (own candidates for every query).
+        """
+
+    @abstractmethod
+    def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Query i against candidate i alone: float[b, d] twice to float[b].
+
+        Every score is computed by itself, by the same operations in the same order whatever `b` is, so the same
+        two rows give the same bits in any batch, on any number of threads. That is what near ties are decided by.
+        """
+
+    @abstractmethod
+    def score_error(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """float[b, 1]: a bound on |`score` - the exact score| for each query against any of the candidates.
+
+        It holds for any order of summation in the rows' dtype, and counts the rounding of the query itself.
+        """
+
+    def score_triples(self, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+        """float[b, d], float[b, e], float[b, d] to the scores float[b]."""
+        return self.score_pairs(self.tail_query(h, r), t)
+
+    def score_tails(self, h: Tensor, r: Tensor, candidates: Tensor) -> Tensor:
+        """Every candidate as the tail: float[b, d], float[b, e], float[k, d] to float[b, k]."""
+        return self.score(self.tail_query(h, r), candidates)
+
+    def score_heads(self, candidates: Tensor, r: Tensor, t: Tensor) -> Tensor:
+        """Every candidate as the head: float[k, d], float[b, e], float[b, d] to float[b, k]."""
+        return self.score(self.query(Side.HEAD, t, r), candidates)
+
+    def query(self, side: Side, entity: Tensor, relation: Tensor) -> Tensor:
+        """The query rows float[b, d] for `side`, of the given entity's rows float[b, d] and the relation rows
+        float[b, e] that `relation_rows` names for that side."""
+        if side is Side.TAIL or self.reciprocal:
+            return self.tail_query(entity, relation)
+        return self.head_query(relation, entity)
+
+    def relation_rows(self, relations: Tensor, side: Side, num_relations: int) -> Tensor:
+        """int64[b] relation ids to the rows int64[b] of the relation table that queries of `side` use."""
+        return relations + num_relations if self.reciprocal and side is Side.HEAD else relations
+
+    def num_relation_rows(self, num_relations: int) -> int:
+        """Rows of the relation table for a graph of `num_relations` relations."""
+        return 2 * num_relations if self.reciprocal else num_relations
+
+
+class DotProductModel(Model):
+    """A model whose score is the inner product of query and candidate: one matrix product for all of them."""
+
+    def score(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """See `Model.score`."""
+        return queries @ candidates.mT
+
+    def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """See `Model.score_pairs`."""
+        return fold(torch.add, queries * candidates)
+
+    def score_error(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """See `Model.score_error`: |fl(q·c) - q·c| <= γ |q|·|c| <= γ ‖q‖ ‖c‖ with γ = du / (1 - du), for any order
+        of summation (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Four units more cover
+        the rounding of the query's elements; the last factor that of the bound."""
+        unit = torch.finfo(queries.dtype).eps / 2
+        gamma = (self.dim + 4) * unit / (1 - (self.dim + 4) * unit)
+        largest = candidates.norm(dim=-1).amax() if len(candidates) else candidates.new_zeros(())
+        return queries.norm(dim=-1, keepdim=True) * (largest * gamma * 1.01 * 2**0.5)
+
+
+def fold(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
+    """Reduces the last dimension by halves, with elementwise operations only: float[…, d] to float[…].
+
+    A library's reduction may order its sums by shape, stride and threads; this order depends on `d` alone.
+    """
+    while (d := x.shape[-1]) > 1:
+        half = d // 2
+        folded = combine(x[..., :half], x[..., half : 2 * half])
+        x = torch.cat([folded, x[..., -1:]], dim=-1) if d % 2 else folded
+    return x[..., 0]

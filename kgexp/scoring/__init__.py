@@ -1,0 +1,1 @@
+"""Which candidates each triple is scored against, and the loss over them."""

@@ -1,0 +1,63 @@
+"""The table: rows with their optimizer state, behind four operations.
+
+The training step is written against this contract alone, so it is the same five lines wherever rows live:
+
+    rows = table.gather(ids)      # a leaf that wants a gradient
+    loss = ...                    # ordinary autograd over ordinary tensors
+    loss.backward()
+    table.update(ids, rows.grad)  # the row optimizer, once per touched row
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """A contiguous piece of the rows that this process owns.
+
+    Attributes:
+        start: id of the first row.
+        rows: float[k, d], a view of the table: read only.
+        grad: float[k, d], a view of the gradient buffer that the next `update` applies; None outside training.
+    """
+
+    start: int
+    rows: Tensor
+    grad: Tensor | None = None
+
+    @property
+    def stop(self) -> int:
+        """One past the id of the last row."""
+        return self.start + len(self.rows)
+
+
+class Table(Protocol):
+    """Rows float[n, d] spread over whoever owns them, each with the state of the row optimizer."""
+
+    name: str
+    num_rows: int
+    dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def gather(self, ids: Tensor) -> Tensor:
+        """Distinct ids int64[u], ascending, to a fresh leaf float[u, d] that wants a gradient."""
+
+    def read(self, ids: Tensor) -> Tensor:
+        """Any ids int64[…] to their rows float[…, d], without gradient."""
+
+    def update(self, ids: Tensor, grad: Tensor, lr: float) -> None:
+        """Applies the row optimizer once to every row touched: `grad` float[u, d] belongs to `ids`; what was
+        written to the gradient buffers of `local_blocks(..., grad=True)` since the last update is added."""
+
+    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+        """The rows that this process owns, in ascending blocks of at most `size` rows."""
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The rows and their optimizer state as tensors of this process's rows, by name: `weight`, and the
+        state's names. Views: what is written into them is in the table."""

@@ -1,0 +1,1 @@
+"""Where tables, partitions, edges and checkpoints live."""

@@ -1,0 +1,1 @@
+"""Commands beside training: `python -m kgexp.tools.X`."""
