@@ -1,1 +1,1 @@
-"""Where tables, partitions, edges and checkpoints live."""
+"""Where tables live while a run lasts: memory, or memory-mapped files."""
