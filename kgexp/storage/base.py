@@ -14,7 +14,7 @@ class Storage(Protocol):
         """Prepares the storage for a run; `folder`, the run's own, is the place where none was configured."""
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """An unfilled tensor of that shape, dtype and device; a `name` (`entity.weight`) is given out once."""
+        """An unfilled tensor of that shape, dtype and device; a `name` (`entity.weight`) is given once."""
 
     def close(self) -> None:
         """Gives up whatever outlives the process, such as files; may be called twice."""
