@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from kgexp.data.sides import Side
+from kgexp.models.initial import initial_rows
+from kgexp.randomness import Float64, Int64
 
 
 class Model(ABC):
@@ -22,11 +24,17 @@ class Model(ABC):
         dim: reals in an entity row.
         reciprocal: a head query `(?, r, t)` is answered as the tail query `(t, r⁻¹, ?)`, with a relation row of
             its own for `r⁻¹` (Lacroix et al. 2018); relation rows then number 2m.
+        init: distribution of the initial numbers, a name of `models.initial.DISTRIBUTIONS`.
+        init_scale: standard deviation of `normal`, bound of `uniform`.
     """
 
-    def __init__(self, dim: int, reciprocal: bool) -> None:
+    def __init__(
+        self, dim: int, reciprocal: bool = True, init: str = "normal", init_scale: float = 1e-3
+    ) -> None:
         self.dim = dim
         self.reciprocal = reciprocal
+        self.init = init
+        self.init_scale = init_scale
 
     @property
     @abstractmethod
@@ -86,6 +94,19 @@ class Model(ABC):
     def relation_rows(self, relations: Tensor, side: Side, num_relations: int) -> Tensor:
         """int64[b] relation ids to the rows int64[b] of the relation table that queries of `side` use."""
         return relations + num_relations if self.reciprocal and side is Side.HEAD else relations
+
+    def squared_moduli(self, rows: Tensor) -> Tensor:
+        """The squared size of every component of entity or relation rows, which regularisers are made of:
+        float[b, d] to float[b, d], or to float[b, d / 2] where a component is a pair of reals."""
+        return rows * rows
+
+    def initial_entities(self, stream: int, ids: Int64) -> Float64:
+        """The first entity rows for the ids int64[u]: float64[u, d]."""
+        return initial_rows(self.init, self.init_scale, stream, ids, self.dim)
+
+    def initial_relations(self, stream: int, ids: Int64) -> Float64:
+        """The first relation rows for the row numbers int64[u]: float64[u, e]."""
+        return initial_rows(self.init, self.init_scale, stream, ids, self.relation_dim)
 
     def num_relation_rows(self, num_relations: int) -> int:
         """Rows of the relation table for a graph of `num_relations` relations."""

@@ -29,7 +29,7 @@ class ComplEx(DotProductModel):
         t_re, t_im = t.chunk(2, dim=-1)
         return torch.cat([t_re * r_re + t_im * r_im, t_im * r_re - t_re * r_im], dim=-1)
 
-    def moduli(self, rows: Tensor) -> Tensor:
-        """The modulus of every complex component: float[b, d] to float[b, d / 2]."""
+    def squared_moduli(self, rows: Tensor) -> Tensor:
+        """|x|² of every complex component: float[b, d] to float[b, d / 2]."""
         re, im = rows.chunk(2, dim=-1)
-        return torch.sqrt(re**2 + im**2)
+        return re * re + im * im

@@ -51,9 +51,11 @@ class Table(Protocol):
     def read(self, ids: Tensor) -> Tensor:
         """Any ids int64[…] to their rows float[…, d], without gradient."""
 
-    def update(self, ids: Tensor, grad: Tensor, lr: float) -> None:
-        """Applies the row optimizer once to every row touched: `grad` float[u, d] belongs to `ids`; what was
-        written to the gradient buffers of `local_blocks(..., grad=True)` since the last update is added."""
+    def update(self, ids: Tensor, grad: Tensor, factor: float = 1.0) -> None:
+        """Applies the row optimizer once to every row touched, at `factor` times its learning rate.
+
+        `grad` float[u, d] belongs to `ids`; what was added to the gradient buffers of
+        `local_blocks(..., grad=True)` since the last update is added to it."""
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """The rows that this process owns, in ascending blocks of at most `size` rows."""

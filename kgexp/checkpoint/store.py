@@ -1,0 +1,238 @@
+"""The checkpoints of a run: one folder each, there or not there, never half there.
+
+    checkpoints/step_0000001000/
+        index.json                          the files with their sizes; a folder without it is no checkpoint
+        state.json                          step, counters, best value: what the trainer needs to go on
+        config.json                         the resolved configuration
+        entity-00001-of-00001.safetensors   entity.weight and its optimizer state, entity.sum
+        relation-00001-of-00001.safetensors
+        entities.arrow, relations.arrow     names by id
+
+A folder is filled under a name that ends in `.tmp`, synced, and renamed. A committed file is never written again.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from kgexp.checkpoint.shards import RowReader, write_shard
+from kgexp.errors import CheckpointError
+from kgexp.sharding.table import Table
+
+FORMAT = 1
+_NAME = re.compile(r"step_(\d{10})")
+
+
+class Checkpoint:
+    """A complete checkpoint on disk, to read from.
+
+    Attributes:
+        path: its folder.
+        state: the trainer's state, as `CheckpointStore.save` got it.
+        config: the resolved configuration of the run that wrote it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens the folder `path`.
+
+        Raises:
+            CheckpointError: it is no checkpoint, not a complete one, or of a newer format.
+        """
+        self.path = path
+        self._index = _read_json(path / "index.json")
+        if self._index.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path} has the checkpoint format {self._index.get('format')}, this version reads {FORMAT}; "
+                "install the version of kgexp that wrote it"
+            )
+        for name, size in self._index["files"].items():
+            file = path / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise CheckpointError(
+                    f"{file} is missing or not {size} bytes long: the checkpoint is damaged; take another one"
+                )
+        self.state: dict[str, Any] = _read_json(path / "state.json")
+        self.config: dict[str, Any] = _read_json(path / "config.json")
+
+    @property
+    def step(self) -> int:
+        """Steps trained before it was written."""
+        return int(self._index["step"])
+
+    def tensor(self, table: str, key: str) -> RowReader:
+        """A tensor of a table, such as `("entity", "weight")`.
+
+        Raises:
+            CheckpointError: there is no such tensor.
+        """
+        try:
+            files = self._index["tables"][table][key]
+        except KeyError:
+            raise CheckpointError(f"{self.path} holds no tensor {table}.{key}") from None
+        return RowReader(f"{table}.{key}", [self.path / name for name in files])
+
+    def load(self, table: Table) -> None:
+        """Fills a table, optimizer state and all, with the rows that were saved.
+
+        Raises:
+            CheckpointError: the shapes differ.
+        """
+        for key, target in table.state_tensors().items():
+            saved = self.tensor(table.name, key)
+            if saved.shape != tuple(target.shape) or saved.dtype != target.dtype:
+                raise CheckpointError(
+                    f"{self.path}: {table.name}.{key} is {saved.dtype} {list(saved.shape)}, the run needs "
+                    f"{target.dtype} {list(target.shape)}; the configuration or the data set is another one"
+                )
+            saved.copy_into(target, 0)
+
+
+class CheckpointStore:
+    """The folder of a run's checkpoints.
+
+    Args:
+        folder: made at the first save.
+        keep: newest checkpoints that stay; those that one of them calls its best stay too.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    def save(
+        self,
+        step: int,
+        tables: Mapping[str, Table],
+        state: Mapping[str, Any],
+        config: Mapping[str, Any],
+        vocabularies: Mapping[str, Path],
+    ) -> Path:
+        """Writes a checkpoint and removes the ones that are not kept; a step that is there already stays as it is.
+
+        Args:
+            step: steps trained so far.
+            tables: by name.
+            state: JSON values; `state["best"]["step"]`, where there is one, names the checkpoint to keep.
+            config: the resolved configuration.
+            vocabularies: file name in the checkpoint to a file that never changes, linked or copied.
+        """
+        final = self.folder / f"step_{step:010d}"
+        if not self._is_whole(final):
+            part = self.folder / f"{final.name}.tmp"
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            index: dict[str, Any] = {"format": FORMAT, "step": step, "tables": {}}
+            for name, table in tables.items():
+                file = f"{name}-00001-of-00001.safetensors"
+                tensors: dict[str, Tensor] = {f"{name}.{k}": v for k, v in table.state_tensors().items()}
+                write_shard(part / file, tensors, 0)
+                index["tables"][name] = {key: [file] for key in table.state_tensors()}
+            for name, source in vocabularies.items():
+                _link(source, part / name)
+            _write_json(part / "state.json", state)
+            _write_json(part / "config.json", config)
+            index["files"] = {file.name: file.stat().st_size for file in sorted(part.iterdir())}
+            _write_json(part / "index.json", index)
+            _sync_folder(part)
+            os.rename(part, final)
+            _sync_folder(self.folder)
+        self._prune()
+        return final
+
+    def _is_whole(self, path: Path) -> bool:
+        """Whether a good checkpoint lies at `path`; a damaged one is moved out of the way."""
+        if not path.is_dir():
+            return False
+        try:
+            Checkpoint(path)
+        except CheckpointError:
+            _discard(path)
+            return False
+        return True
+
+    def steps(self) -> list[int]:
+        """The steps of all committed checkpoints, ascending."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(m[1]) for path in self.folder.iterdir() if (m := _NAME.fullmatch(path.name)))
+
+    def open(self, step: int) -> Checkpoint:
+        """The checkpoint of a step.
+
+        Raises:
+            CheckpointError: it is not there or damaged.
+        """
+        return Checkpoint(self.folder / f"step_{step:010d}")
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None when there is not one checkpoint.
+
+        Raises:
+            CheckpointError: there are checkpoints and all are damaged.
+        """
+        problem: CheckpointError | None = None
+        for step in reversed(self.steps()):
+            try:
+                return self.open(step)
+            except CheckpointError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return None
+
+    def _prune(self) -> None:
+        """Removes what is neither new nor the best of something new, and what a killed process left behind."""
+        steps = self.steps()
+        kept = set(steps[-self._keep :])
+        for step in sorted(kept):
+            best = (_read_json(self.folder / f"step_{step:010d}" / "state.json").get("best") or {}).get("step")
+            kept.add(step if best is None else best)
+        for step in set(steps) - kept:
+            _discard(self.folder / f"step_{step:010d}")
+        for path in self.folder.glob("*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _discard(path: Path) -> None:
+    """Removes a checkpoint, first from sight, so that no reader meets a part of it."""
+    gone = path.with_name(f"{path.name}.gone.tmp")
+    os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name, or a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); it is part of a checkpoint") from error
+    return value
+
+
+def _sync_folder(path: Path) -> None:
+    """Makes the folder's entries durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

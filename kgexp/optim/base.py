@@ -1,0 +1,59 @@
+"""The contract of row optimizers."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+#: Rows that one update takes at a time: its temporaries then stay in the cache.
+ROWS = 4096
+
+
+class RowOptimizer(ABC):
+    """Updates the touched rows of a table; the state belongs to the rows and moves with them.
+
+    Args:
+        lr: the learning rate, which a schedule multiplies by a factor.
+    """
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+
+    @abstractmethod
+    def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the state tensors for a table float[rows, dim]; each starts at zero and has the
+        table's dtype and `rows` as its first dimension."""
+
+    @abstractmethod
+    def step_rows(self, weight: Tensor, state: dict[str, Tensor], index: Tensor, grad: Tensor, lr: float) -> None:
+        """One step on the rows `index` int64[u] (distinct), with the gradient float[u, d]."""
+
+    @abstractmethod
+    def step_all(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor, lr: float) -> None:
+        """One step on every row, with the gradient float[n, d]; the same numbers as `step_rows` on all rows."""
+
+    @torch.no_grad()
+    def step(
+        self,
+        weight: Tensor,
+        state: dict[str, Tensor],
+        index: Tensor | None,
+        grad: Tensor,
+        factor: float = 1.0,
+    ) -> None:
+        """One step at `factor` times the learning rate, in place on `weight` and `state`.
+
+        Args:
+            weight: float[n, d].
+            state: the tensors of `state_shapes`.
+            index: int64[u], distinct row numbers; None for all rows in order.
+            grad: float[u, d], or float[n, d] without an index.
+            factor: multiplies the learning rate.
+        """
+        lr = self.lr * factor
+        for start in range(0, len(grad), ROWS):
+            piece = slice(start, start + ROWS)
+            if index is None:
+                self.step_all(weight[piece], {k: v[piece] for k, v in state.items()}, grad[piece], lr)
+            else:
+                self.step_rows(weight, state, index[piece], grad[piece], lr)

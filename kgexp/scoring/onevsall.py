@@ -1,0 +1,48 @@
+"""1vsAll: every triple's queries against all entities, with the triple's own answer as the one that is right."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kgexp.data.sides import Side
+from kgexp.models.base import Model
+from kgexp.scoring.all_entities import all_entities_loss
+from kgexp.scoring.batch import Batch, Rows, weighted_mean
+from kgexp.scoring.losses import Loss
+from kgexp.scoring.technique import ScoringTechnique
+from kgexp.sharding.table import Table
+
+#: Bytes of scores that are held at once unless `block` says otherwise.
+_SCORE_BYTES = 256 << 20
+
+
+class OneVsAll(ScoringTechnique):
+    """The full softmax (or logistic loss) over all entities (Lacroix et al., ICML 2018; Ruffinelli et al. 2020).
+
+    Args:
+        sides: see `ScoringTechnique`.
+        block: entities scored at a time; 0 takes as many as make 256 MB of scores. More than one block means
+            that scores are computed twice, once for the statistic of the loss and once for the gradient.
+    """
+
+    def __init__(self, sides: str = "both", block: int = 0) -> None:
+        super().__init__(sides)
+        self.block = block
+
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Sequence[Tensor]]:
+        """None are gathered: the table gives blocks of its rows."""
+        return {}
+
+    def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
+        """See `ScoringTechnique.loss`."""
+        queries, answers = [], []
+        for side in self.sides:
+            other = Side.HEAD if side is Side.TAIL else Side.TAIL
+            queries.append(model.query(side, rows.entities[other], rows.relations[side]))
+            answers.append(batch.triples[:, side.column])
+        # One product for both sides: the larger, the faster.
+        joined, targets = torch.cat(queries), torch.cat(answers)
+        block = self.block or max(1, _SCORE_BYTES // (len(joined) * joined.element_size()))
+        losses = all_entities_loss(joined, targets, model, loss, entity, block)
+        return weighted_mean(losses.chunk(len(self.sides)), batch.weights)

@@ -1,0 +1,37 @@
+"""The contract of scoring techniques: which candidates each triple is scored against."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from kgexp.data.sides import Side
+from kgexp.models.base import Model
+from kgexp.scoring.batch import Batch, Rows
+from kgexp.scoring.losses import Loss
+from kgexp.sharding.table import Table
+
+_SIDES = {"both": (Side.TAIL, Side.HEAD), "tail": (Side.TAIL,), "head": (Side.HEAD,)}
+
+
+class ScoringTechnique(ABC):
+    """Turns a batch into examples, one for each side that is trained, and these into a loss.
+
+    Args:
+        sides: `both`, or the one side whose queries are trained.
+    """
+
+    def __init__(self, sides: str = "both") -> None:
+        self.sides = _SIDES[sides]
+
+    @abstractmethod
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Sequence[Tensor]]:
+        """The ids int64[k] of the candidates of every chunk of the batch, for each side; empty for techniques
+        that score against all entities. A function of the batch's step and of the seed alone."""
+
+    @abstractmethod
+    def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
+        """The mean loss over the batch's examples, a scalar that autograd leads back to the gathered rows.
+
+        A technique that scores against all entities asks `entity` for blocks and adds to their gradient.
+        """

@@ -1,0 +1,62 @@
+"""The batches of a run: step `i` is always the same triples, whoever asks and in whatever order.
+
+An epoch's order is a seeded permutation computed position by position, so nothing the size of the graph is
+shuffled or stored; it is computed for a few thousand positions at a time, which is what makes it cheap.
+"""
+
+import numpy as np
+import torch
+
+from kgexp.data.graph import Split
+from kgexp.randomness import Int64, Permutation, Purpose, key
+from kgexp.scoring.batch import Batch
+
+#: Positions of the order computed at once.
+_POSITIONS = 1 << 16
+
+
+class Batches:
+    """Cuts a split into batches, epoch after epoch; the last batch of an epoch may be smaller.
+
+    Args:
+        split: the triples, at least one.
+        batch_size: triples in a batch.
+        seed: of the run.
+        device, dtype: where the batches go, and of what type their weights are.
+    """
+
+    def __init__(
+        self, split: Split, batch_size: int, seed: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._split = split
+        self._batch_size = batch_size
+        self._seed = seed
+        self._device = device
+        self._dtype = dtype
+        self.steps_per_epoch = -(-len(split.triples) // batch_size)
+        self._cached: tuple[int, int, Int64] | None = None  # epoch, first position, their triples
+
+    def __call__(self, step: int) -> Batch:
+        """The batch of `step`, counted from 0 over all epochs."""
+        epoch, part = divmod(step, self.steps_per_epoch)
+        start = part * self._batch_size
+        stop = min(start + self._batch_size, len(self._split.triples))
+        chosen = self._order(epoch, start, stop)
+        triples = torch.from_numpy(self._split.triples[chosen].astype(np.int64)).to(self._device)
+        if self._split.weights is None:
+            return Batch(step, triples)
+        weights = torch.from_numpy(self._split.weights[chosen]).to(self._device, self._dtype)
+        return Batch(step, triples, weights)
+
+    def _order(self, epoch: int, start: int, stop: int) -> Int64:
+        """The triples at the positions `start … stop` of an epoch."""
+        if self._cached is not None:
+            cached_epoch, first, order = self._cached
+            if cached_epoch == epoch and first <= start and stop <= first + len(order):
+                return order[start - first : stop - first]
+        n = len(self._split.triples)
+        size = max(_POSITIONS // self._batch_size, 1) * self._batch_size
+        permutation = Permutation(n, key(self._seed, Purpose.ORDER, epoch))
+        order = permutation(np.arange(start, min(start + size, n)))
+        self._cached = epoch, start, order
+        return order[: stop - start]

@@ -1,0 +1,73 @@
+"""Running means of the loss, and the guard that no NaN gets past."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgexp.errors import NonFiniteError
+
+
+class LossMeter:
+    """Collects the losses of steps and gives their means, weighted by the triples of each step.
+
+    On a GPU a loss is not looked at when it is made, for that would wait for the device: losses are taken over
+    some dozens at a time, and always before anything is evaluated or saved.
+
+    Args:
+        describe: says in words what a step's batch was, for the error that names it.
+        pending: losses that may wait to be looked at.
+    """
+
+    def __init__(self, describe: Callable[[int], str], pending: int = 1) -> None:
+        self._describe = describe
+        self._limit = pending
+        self._pending: list[tuple[int, int, Tensor]] = []
+        self._sums = {"steps": 0.0, "epoch": 0.0}
+        self._triples = {"steps": 0, "epoch": 0}
+        self.last = math.nan
+
+    def add(self, step: int, triples: int, loss: Tensor) -> None:
+        """Takes the loss of a step (a scalar tensor) on so many triples."""
+        self._pending.append((step, triples, loss))
+        if len(self._pending) >= self._limit:
+            self.flush()
+
+    def flush(self) -> None:
+        """Looks at every loss that waits.
+
+        Raises:
+            NonFiniteError: a loss is NaN or infinite; names the first such step and its batch.
+        """
+        if not self._pending:
+            return
+        values = torch.stack([loss for _, _, loss in self._pending]).double().tolist()
+        for (step, triples, _), value in zip(self._pending, values, strict=True):
+            if not math.isfinite(value):
+                raise NonFiniteError(
+                    f"the loss of step {step} is {value} ({self._describe(step)}): nothing was saved since; "
+                    "lower optimizer.lr or model.init_scale, or look at the weights of the triples"
+                )
+            for window in self._sums:
+                self._sums[window] += value * triples
+                self._triples[window] += triples
+            self.last = value
+        self._pending.clear()
+
+    def mean(self, window: str) -> float:
+        """The mean loss a triple since the last call for `steps` or `epoch`; NaN when there was none."""
+        self.flush()
+        total, triples = self._sums[window], self._triples[window]
+        self._sums[window], self._triples[window] = 0.0, 0
+        return total / triples if triples else math.nan
+
+    def state_dict(self) -> dict[str, Any]:
+        """The unfinished windows, as JSON values."""
+        self.flush()
+        return {"sums": dict(self._sums), "triples": dict(self._triples)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back a `state_dict`."""
+        self._sums, self._triples = dict(state["sums"]), dict(state["triples"])

@@ -1,0 +1,33 @@
+"""How long a run is, and what happens along the way."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """Something that happens every so many epochs, every so many steps, or both; 0 is never."""
+
+    epochs: int
+    steps: int
+
+    def due(self, step: int, steps_per_epoch: int) -> bool:
+        """Whether it happens after `step` steps."""
+        by_epoch = self.epochs > 0 and step % (self.epochs * steps_per_epoch) == 0
+        return by_epoch or (self.steps > 0 and step % self.steps == 0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The length of a run in steps, and when it evaluates, saves and logs.
+
+    Attributes:
+        total: steps in all.
+        evaluate: when the validation split is ranked; it always is after the last step.
+        checkpoint: when a checkpoint is written; it always is after the last step and when validation improved.
+        log_steps: a row of training metrics every so many steps.
+    """
+
+    total: int
+    evaluate: Cadence
+    checkpoint: Cadence
+    log_steps: int

@@ -1,0 +1,104 @@
+"""The training step: the same five lines wherever rows live."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kgexp.data.sides import Side
+from kgexp.models.base import Model
+from kgexp.scoring.batch import Batch, Rows
+from kgexp.scoring.losses import Loss
+from kgexp.scoring.regularizers import Regularizer
+from kgexp.scoring.technique import ScoringTechnique
+from kgexp.sharding.table import Table
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: the model's scores, against whom, by which loss, and the penalty on the rows."""
+
+    model: Model
+    scoring: ScoringTechnique
+    loss: Loss
+    regularizer: Regularizer | None
+    num_relations: int
+    seed: int
+
+
+def train_step(objective: Objective, entity: Table, relation: Table, batch: Batch, factor: float = 1.0) -> Tensor:
+    """One step of training on one batch.
+
+    Args:
+        objective: what is minimised.
+        entity, relation: the tables; their touched rows are updated.
+        batch: the triples.
+        factor: multiplies the learning rates.
+
+    Returns:
+        The loss without the penalty, a scalar apart from autograd. It may be NaN: whoever keeps the tables checks.
+    """
+    drawn = objective.scoring.candidates(batch, entity.num_rows, objective.seed)
+    entities = _Places.of(_entity_ids(batch, drawn))
+    relations = _Places.of(_relation_ids(objective, batch))
+
+    entity_rows = entity.gather(entities.ids)
+    relation_rows = relation.gather(relations.ids)
+    rows = _distribute(objective, drawn, entities.split(entity_rows), relations.split(relation_rows))
+    loss = objective.scoring.loss(objective.model, objective.loss, batch, rows, entity)
+    total = loss
+    if objective.regularizer is not None:
+        total = loss + objective.regularizer.penalty(objective.model, rows)
+    total.backward()  # type: ignore[no-untyped-call]
+    entity.update(entities.ids, _gradient(entity_rows), factor)
+    relation.update(relations.ids, _gradient(relation_rows), factor)
+    return loss.detach()
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Distinct ids, and where the rows gathered for them are wanted."""
+
+    ids: Tensor  # int64[u], ascending
+    index: Tensor  # int64[all places]: row of `ids`
+    sizes: list[int]
+
+    @classmethod
+    def of(cls, wanted: Sequence[Tensor]) -> "_Places":
+        ids, index = torch.unique(torch.cat(list(wanted)), return_inverse=True)
+        return cls(ids, index, [len(part) for part in wanted])
+
+    def split(self, rows: Tensor) -> list[Tensor]:
+        """The rows float[u, d] spread over the places, one tensor for each tensor of ids that was wanted."""
+        return list(rows.index_select(0, self.index).split(self.sizes))
+
+
+def _entity_ids(batch: Batch, drawn: Mapping[Side, Sequence[Tensor]]) -> list[Tensor]:
+    """The entities of every place: heads, tails, then the candidates of each side chunk by chunk."""
+    device = batch.triples.device
+    own = [batch.triples[:, side.column] for side in Side]
+    return own + [ids.to(device) for chunks in drawn.values() for ids in chunks]
+
+
+def _relation_ids(objective: Objective, batch: Batch) -> list[Tensor]:
+    """The relation rows of every side that is trained."""
+    relations = batch.triples[:, 1]
+    return [
+        objective.model.relation_rows(relations, side, objective.num_relations) for side in objective.scoring.sides
+    ]
+
+
+def _distribute(
+    objective: Objective, drawn: Mapping[Side, Sequence[Tensor]], entities: list[Tensor], relations: list[Tensor]
+) -> Rows:
+    """The rows under the names that techniques know them by; the inverse of `_entity_ids` and `_relation_ids`."""
+    places = iter(entities)
+    own = {side: next(places) for side in Side}
+    candidates = {side: [next(places) for _ in chunks] for side, chunks in drawn.items()}
+    return Rows(own, dict(zip(objective.scoring.sides, relations, strict=True)), candidates)
+
+
+def _gradient(rows: Tensor) -> Tensor:
+    """The gradient of a leaf, zero where the loss does not reach it."""
+    return torch.zeros_like(rows) if rows.grad is None else rows.grad

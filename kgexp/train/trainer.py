@@ -1,0 +1,143 @@
+"""The loop of a run: steps, evaluations, checkpoints, in an order that a resumed run repeats exactly."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kgexp.evaluation.evaluator import Evaluator
+from kgexp.optim.schedule import Schedule
+from kgexp.sharding.table import Table
+from kgexp.tracking.progress import Progress
+from kgexp.tracking.tracker import Tracker
+from kgexp.train.batches import Batches
+from kgexp.train.best import Best
+from kgexp.train.meter import LossMeter
+from kgexp.train.plan import Plan
+from kgexp.train.signals import StopSignal
+from kgexp.train.stages import Stages
+from kgexp.train.step import Objective, train_step
+
+
+@dataclass
+class Trainer:
+    """Trains tables until the plan is done, patience has run out or a signal says stop.
+
+    After a step come, in this order and where due: a row of metrics, the evaluation, the checkpoint. All that later
+    steps depend on is in the tables and in `state_dict`, so training from a checkpoint gives the numbers of a run
+    that was never interrupted.
+
+    Attributes:
+        plan: when what happens.
+        objective: what is minimised.
+        entity, relation: the tables that are trained.
+        batches: gives the triples of every step.
+        schedule: gives the factor of the learning rate.
+        best: watches the validation objective.
+        evaluator: ranks the validation split.
+        meter: watches the loss.
+        tracker: takes the metrics.
+        stages: takes the seconds.
+        save: writes a checkpoint of the tables with the state it is given, for the step it is given.
+        step: steps trained so far.
+        trained: triples trained by this process.
+        best_metrics: the validation metrics of the best evaluation.
+    """
+
+    plan: Plan
+    objective: Objective
+    entity: Table
+    relation: Table
+    batches: Batches
+    schedule: Schedule
+    best: Best
+    evaluator: Evaluator
+    meter: LossMeter
+    tracker: Tracker
+    stages: Stages
+    save: Callable[[int, dict[str, Any]], None]
+    step: int = 0
+    trained: int = 0
+    best_metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.step >= self.plan.total or self.best.exhausted
+
+    @property
+    def epoch(self) -> float:
+        """Epochs trained so far, the running one as a fraction."""
+        return self.step / self.batches.steps_per_epoch
+
+    def fit(self, progress: Progress, stop: StopSignal) -> None:
+        """Trains until `finished`, or until the first step after a stop signal, at which it saves.
+
+        Raises:
+            NonFiniteError: a loss, a row or a score is no longer finite; what was saved before stays.
+        """
+        while not self.finished:
+            with self.stages.stage("train"):
+                self._train(progress)
+            evaluated = self._evaluate_if_due()
+            improved = evaluated and self.best.step == self.step
+            stopped = stop.requested is not None
+            if improved or stopped or self.finished or self._due("checkpoint"):
+                with self.stages.stage("checkpoint"):
+                    self.save(self.step, self.state_dict())
+            if stopped:
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next steps depend on besides the tables, as JSON values."""
+        return {
+            "step": self.step,
+            "best": self.best.state_dict(),
+            "best_metrics": self.best_metrics,
+            "schedule": self.schedule.state_dict(),
+            "meter": self.meter.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back a `state_dict`."""
+        self.step = state["step"]
+        self.best.load_state_dict(state["best"])
+        self.best_metrics = state["best_metrics"]
+        self.schedule.load_state_dict(state["schedule"])
+        self.meter.load_state_dict(state["meter"])
+
+    def _train(self, progress: Progress) -> None:
+        """One step, and the metrics that are due after it."""
+        batch = self.batches(self.step)
+        factor = self.schedule.factor(self.step, self.plan.total)
+        loss = train_step(self.objective, self.entity, self.relation, batch, factor)
+        self.meter.add(self.step, len(batch), loss)
+        self.step += 1
+        self.trained += len(batch)
+        row: dict[str, float] = {}
+        if self.step % self.plan.log_steps == 0:
+            row = {"train/loss": self.meter.mean("steps"), "train/epoch": self.epoch, "train/lr_factor": factor}
+        if self.step % self.batches.steps_per_epoch == 0:
+            row["train/epoch_loss"] = self.meter.mean("epoch")
+        if row:
+            self.tracker.log(self.step, row)
+        progress.advance(len(batch), epoch=f"{self.epoch:.1f}", loss=f"{self.meter.last:.4g}")
+
+    def _evaluate_if_due(self) -> bool:
+        """Ranks the validation split when it is due; True when it was and there is one."""
+        if not (self._due("evaluate") or self.step == self.plan.total):
+            return False
+        self.meter.flush()
+        with self.stages.stage("evaluate"):
+            evaluation = self.evaluator.evaluate("valid")
+        if not evaluation.metrics:
+            return False
+        self.tracker.log(self.step, evaluation.metrics)
+        value = self.evaluator.objective_sign * evaluation.metrics[self.evaluator.objective_name]
+        self.schedule.observe(value)
+        if self.best.update(self.step, value):
+            self.best_metrics = evaluation.metrics
+        return True
+
+    def _due(self, what: str) -> bool:
+        cadence = self.plan.evaluate if what == "evaluate" else self.plan.checkpoint
+        return cadence.due(self.step, self.batches.steps_per_epoch)
