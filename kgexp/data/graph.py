@@ -1,0 +1,116 @@
+"""A graph of integer ids: three splits, two vocabularies and the filter index, all mapped from one folder."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kgexp.data.cache import read_index
+from kgexp.data.files import SPLITS
+from kgexp.data.known import KnownTriples
+from kgexp.data.report import DataReport, examine
+from kgexp.data.vocabulary import Vocabulary
+
+_ENTITIES, _RELATIONS = "entities.arrow", "relations.arrow"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The triples of one split, in the order of their file.
+
+    Attributes:
+        name: `train`, `valid` or `test`.
+        triples: int32[N, 3], columns head, relation, tail; read only.
+        weights: float64[N], or None if the data set has no weight column.
+    """
+
+    name: str
+    triples: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float64] | None
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A data set, ready for training and evaluation.
+
+    Attributes:
+        name: what the configuration calls it.
+        fingerprint: 32 hexadecimal digits, of the files' content and all options that decide ids and splits.
+        train: the triples to train on, at least one.
+        valid: those to choose by, perhaps none.
+        test: those to report on, perhaps none.
+        entities: the names of the entities 0 … n-1.
+        relations: the names of the relations 0 … m-1.
+        known: the filter index.
+        report: counts, and what is unusual.
+    """
+
+    name: str
+    fingerprint: str
+    train: Split
+    valid: Split
+    test: Split
+    entities: Vocabulary
+    relations: Vocabulary
+    known: KnownTriples
+    report: DataReport
+
+    @property
+    def num_entities(self) -> int:
+        """n, counted over all splits."""
+        return len(self.entities)
+
+    @property
+    def num_relations(self) -> int:
+        """m, counted over all splits."""
+        return len(self.relations)
+
+    def split(self, name: str) -> Split:
+        """The split called `train`, `valid` or `test`.
+
+        Raises:
+            KeyError: any other name.
+        """
+        return {split.name: split for split in (self.train, self.valid, self.test)}[name]
+
+
+def write_graph(
+    folder: Path,
+    splits: Mapping[str, Split],
+    entities: Vocabulary,
+    relations: Vocabulary,
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    """Writes a graph into an empty folder; returns what the folder's index should hold for `open_graph`."""
+    triples = {name: splits[name].triples for name in SPLITS}
+    known = KnownTriples.build(list(triples.values()), len(relations))
+    for name, array in (*_named_arrays(splits), *known.arrays().items()):
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    entities.save(folder / _ENTITIES)
+    relations.save(folder / _RELATIONS)
+    return {"report": examine(triples, known, entities, relations, notes).as_dict()}
+
+
+def open_graph(folder: Path, name: str, fingerprint: str) -> Graph:
+    """Maps the files that `write_graph` wrote: nothing is read before it is used."""
+    arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")}
+    train, valid, test = (
+        Split(split, arrays[f"{split}_triples"], arrays.get(f"{split}_weights")) for split in SPLITS
+    )
+    entities, relations = Vocabulary.load(folder / _ENTITIES), Vocabulary.load(folder / _RELATIONS)
+    known = KnownTriples.from_arrays(len(relations), arrays)
+    report = DataReport.from_dict(read_index(folder)["report"])
+    return Graph(name, fingerprint, train, valid, test, entities, relations, known, report)
+
+
+def _named_arrays(splits: Mapping[str, Split]) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+    for name, split in splits.items():
+        yield f"{name}_triples", split.triples
+        if split.weights is not None:
+            yield f"{name}_weights", split.weights

@@ -1,0 +1,102 @@
+"""Loading a data set: from the `dataset` group of the configuration to a graph, through the cache."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kgexp.data import cache, files, splitting
+from kgexp.data.encoding import encode
+from kgexp.data.files import SPLITS, Source
+from kgexp.data.graph import Graph, Split, open_graph, write_graph
+from kgexp.data.layout import Layout
+from kgexp.data.reading import read
+from kgexp.data.splitting import Shares
+from kgexp.data.vocabulary import Vocabulary, shuffled
+from kgexp.errors import ConfigError, DataError
+
+FORMAT_VERSION = 1
+"""Part of every fingerprint: goes up when the ids, the splits or the files of the cache change."""
+
+
+def _silent(message: str) -> None:
+    pass
+
+
+def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Graph:
+    """The graph of a data set: the first time read from its files into the cache, later only mapped.
+
+    Args:
+        dataset: `name`, `path`, `format`, `columns`, `header`, `valid`, `test`, `split_seed` and `cache`.
+        say: is told, in a sentence each, about steps that may take a while.
+
+    Raises:
+        DataError: the files cannot be used; the message names the file and the line.
+        ConfigError: an option of `dataset` cannot be used.
+    """
+    if dataset["format"] != "tsv":
+        raise ConfigError(
+            f"dataset.format is '{dataset['format']}', but the only format is tsv: set it to tsv."
+        )
+    layout = Layout.of(dataset["columns"], bool(dataset["header"]))
+    source = files.find(str(dataset["path"]))
+    shares = Shares(dataset["valid"], dataset["test"], dataset["split_seed"]) if source.whole else None
+    fingerprint = files.fingerprint([FORMAT_VERSION, layout, shares], source)
+    place = None if dataset["cache"] is None else Path(dataset["cache"]).expanduser()
+    folder = cache.obtain(place, fingerprint, lambda folder: _build(folder, source, layout, shares, say))
+    return open_graph(folder, str(dataset["name"]), fingerprint)
+
+
+def _build(
+    folder: Path, source: Source, layout: Layout, shares: Shares | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Reads the source and writes its graph into an empty folder; returns the index of the folder."""
+    columns = []
+    for _, path in source.files:
+        say(f"Reading {path}")
+        columns.append(read(path, layout))
+    encoded = encode(columns)
+    parts = {
+        role: Split(role, triples, column.weights)
+        for (role, _), triples, column in zip(source.files, encoded.triples, columns, strict=True)
+    }
+    del columns
+    notes: list[str] = []
+    if shares is not None:
+        parts, notes = _cut(parts[files.WHOLE], shares)
+    weights = parts["train"].weights
+    if weights is not None and not weights.any():
+        raise DataError(
+            f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights."
+        )
+
+    say(f"Indexing {sum(map(len, parts.values())):,} triples of {len(encoded.entities):,} entities")
+    order, ids = shuffled(len(encoded.entities))
+    # Relations are few and keep the order of first appearance.
+    splits = {name: _with_ids(parts.get(name, _empty(name, layout)), ids) for name in SPLITS}
+    entities = Vocabulary(encoded.entities.take(order), "entity")
+    relations = Vocabulary(encoded.relations, "relation")
+    return {"version": FORMAT_VERSION, **write_graph(folder, splits, entities, relations, tuple(notes))}
+
+
+def _cut(whole: Split, shares: Shares) -> tuple[dict[str, Split], list[str]]:
+    """The three splits of one file, each in the order of the file."""
+    split, notes = splitting.assign(whole.triples, shares)
+    parts = {}
+    for i, name in enumerate(SPLITS):
+        rows = np.flatnonzero(split == i)
+        weights = None if whole.weights is None else whole.weights[rows]
+        parts[name] = Split(name, whole.triples[rows], weights)
+    return parts, notes
+
+
+def _empty(name: str, layout: Layout) -> Split:
+    return Split(name, np.empty((0, 3), np.int32), np.empty(0) if layout.weighted else None)
+
+
+def _with_ids(split: Split, ids: np.ndarray[Any, np.dtype[np.int32]]) -> Split:
+    """The split with entity numbers replaced by their ids int32[n]."""
+    triples = split.triples.copy()
+    triples[:, 0::2] = ids[triples[:, 0::2]]
+    return Split(split.name, triples, split.weights)
