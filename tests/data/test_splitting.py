@@ -65,7 +65,7 @@ def test_a_share_that_cannot_be_met_is_told():
 def test_the_cover_is_small():
     ring = [[i, 0, (i + 1) % 31] for i in range(31)]
     leaves = [[i, 0, 31 + i] for i in range(31)]  # to be kept in any case, and they hold all of the ring
-    split, notes = assign(np.array(ring + leaves, np.int32), Shares(0.25, 0.25, 0))
+    split, notes = assign(np.array(ring + leaves, np.int32), Shares(0.5, 0.0, 0))
     assert notes == [] and (split[:31] > 0).all() and not split[31:].any()
 
 
