@@ -1,0 +1,165 @@
+"""Filtered ranking against all entities, exact for any block size, batch, number of threads and sharding."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kgexp.data.graph import Graph
+from kgexp.data.known import TRAIN
+from kgexp.data.sides import Side
+from kgexp.evaluation.batches import Batch, batches
+from kgexp.evaluation.compare import Comparison, Queries
+from kgexp.evaluation.counts import RankCounts, distinct, sample
+from kgexp.models.base import Model
+from kgexp.randomness import Int64
+from kgexp.sharding.table import Table
+
+
+class Ranker:
+    """Counts, for the head and tail query of every triple, the entities that score higher than the answer and
+    those that score as high.
+
+    Args:
+        model: scores.
+        entity: rows float[n, d].
+        relation: rows float[model.num_relation_rows(m), e].
+        graph: for its splits and known triples.
+        queries: queries of a batch; memory is `queries * block` scores, and a few times that in bytes.
+        block: entities that are scored at once.
+        progress: called with (queries done, queries in all) after every batch.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        entity: Table,
+        relation: Table,
+        graph: Graph,
+        *,
+        queries: int = 512,
+        block: int = 4096,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.model, self.entity, self.relation, self.graph = model, entity, relation, graph
+        self.queries, self.block, self._progress = queries, block, progress
+
+    @torch.no_grad()
+    def rank(
+        self,
+        split: str | npt.NDArray[np.integer],
+        filters: Mapping[str, int],
+        max_triples: int | None = None,
+    ) -> RankCounts:
+        """Ranks the distinct triples of a split, given by name or as [N, 3].
+
+        `filters` maps a name to the splits whose known triples are no candidates (`TRAIN | VALID`, …; 0 for
+        none, which is raw ranking); all of them cost one pass. `max_triples` ranks a fixed sample of that
+        size.
+        """
+        name = split if isinstance(split, str) else "triples"
+        lines = self.graph.split(split).triples if isinstance(split, str) else split
+        unique = distinct(lines)
+        triples = sample(unique, max_triples)
+        counts = np.zeros((3, len(filters), len(triples), 2), dtype=np.int64)
+        nonfinite = in_train = done = 0
+        with _full_precision():
+            for side in Side:
+                for batch in batches(self.graph.known, side, triples, self.queries):
+                    piece = slice(batch.start, batch.start + len(batch))
+                    counts[:, :, piece, side.value], nan = self._rank(batch, list(filters.values()))
+                    nonfinite += nan
+                    in_train += int(((batch.own & TRAIN) != 0).sum()) if side is Side.TAIL else 0
+                    done += len(batch)
+                    if self._progress is not None:
+                        self._progress(done, 2 * len(triples))
+        greater, equal, candidates = (dict(zip(filters, part, strict=True)) for part in counts)
+        return RankCounts(
+            split=name,
+            triples=triples,
+            greater=greater,
+            equal=equal,
+            candidates=candidates,
+            total=len(unique),
+            duplicates=len(lines) - len(unique),
+            in_train=in_train,
+            nonfinite=nonfinite,
+            nonfinite_rows=nonfinite_rows(self.entity, self.relation, self.block),
+        )
+
+    def _rank(self, batch: Batch, masks: list[int]) -> tuple[Int64, int]:
+        """int64[3, f, b]: greater, equal and |C| under each mask, and the number of NaN scores."""
+        queries = self._make_queries(batch)
+        found, candidates, nan = self._count(batch, queries, masks)
+        # Every count of the batch is in `found` now, of the rows of this process: a plain sum over processes.
+        greater, equal = found.cpu().numpy()
+        lost = ~queries.scored.cpu().numpy()
+        greater[:, lost], equal[:, lost] = candidates[:, lost] - 1, 0
+        return np.stack([greater, equal, candidates]), nan + int(lost.sum())
+
+    def _make_queries(self, batch: Batch) -> Queries:
+        side, device = batch.side, self.entity.device
+        relations = torch.from_numpy(batch.triples[:, 1].copy())
+        ids = self.model.relation_rows(relations, side, self.graph.num_relations)
+        given = self._read(batch.triples[:, side.given])
+        rows = self.model.query(
+            side, given, self.relation.read(ids.to(self.relation.device)).to(device).double()
+        )
+        return Queries.of(self.model, rows, self._read(batch.answers))
+
+    def _read(self, ids: Int64) -> Tensor:
+        return self.entity.read(torch.from_numpy(ids.copy()).to(self.entity.device)).double()
+
+    def _count(self, batch: Batch, queries: Queries, masks: list[int]) -> tuple[Tensor, Int64, int]:
+        """int64[2, f, b], greater and equal among the candidates; |C| int64[f, b]; the number of NaN
+        scores."""
+        device = self.entity.device
+        found = torch.zeros((2, len(masks), len(batch)), dtype=torch.int64, device=device)
+        answers = torch.from_numpy(batch.answers.copy()).to(device)
+        query, entity, splits = (
+            torch.from_numpy(x).to(device) for x in (batch.query, batch.entity, batch.splits)
+        )
+        nan = 0
+        for block in self.entity.local_blocks(self.block):
+            comparison = Comparison(self.model, queries, block.rows, answers - block.start)
+            found[0] += comparison.greater
+            found[1] += comparison.equal
+            nan += comparison.nan
+            known = batch.between(block.start, block.stop)
+            removed = torch.stack([(splits[known] & mask) != 0 for mask in masks])
+            subtract(found, comparison, query[known], entity[known] - block.start, removed)
+        candidates = self.graph.num_entities - np.stack([batch.known(mask) for mask in masks])
+        return found, candidates, nan
+
+
+def subtract(found: Tensor, comparison: Comparison, query: Tensor, column: Tensor, removed: Tensor) -> None:
+    """Takes the pairs int64[p] that are no candidates under a filter out of its counts: `found` int64[2, f,
+    b], `removed` bool[f, p]."""
+    sign = comparison.sign(query, column)
+    for value, counts in ((1, found[0]), (0, found[1])):
+        for count, out in zip(counts, removed & (sign == value), strict=True):
+            count -= torch.bincount(query[out], minlength=len(count))
+
+
+def nonfinite_rows(entity: Table, relation: Table, block: int) -> dict[str, int]:
+    """How many of this process's rows of each table hold a NaN or an infinity."""
+    found = {}
+    for table in (entity, relation):
+        bad = [(~piece.rows.isfinite().all(dim=1)).sum() for piece in table.local_blocks(block)]
+        found[table.name] = sum(int(x) for x in bad)
+    return found
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Keeps matrix products from rounding their operands (TF32, bfloat16): the error bounds assume the
+    dtype."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,97 @@
+"""Ranking against a sample of the entities, for graphs where all of them are too many.
+
+Its numbers are not comparable with those of the full ranking (Kochsiek and Gemulla, VLDB 2021), so
+`sampled_name` is the protocol's own segment of every metric's name.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kgexp.data.graph import Graph
+from kgexp.evaluation.batches import Batch
+from kgexp.evaluation.compare import Comparison, Queries
+from kgexp.evaluation.counts import content_bits
+from kgexp.evaluation.ranker import Ranker, subtract
+from kgexp.models.base import Model
+from kgexp.randomness import Int64, Purpose, integers, key
+from kgexp.sharding.table import Table
+
+ROWS = 1 << 24  # numbers in the candidate rows of a batch
+
+
+def sampled_name(candidates: int) -> str:
+    """How metric names call a ranking against `candidates` uniformly drawn entities."""
+    return f"sampled@{candidates}(uniform)"
+
+
+class SampledRanker(Ranker):
+    """Ranks each answer among `candidates` entities drawn uniformly, with replacement, without the known
+    ones.
+
+    Which are drawn depends on the seed, the side and the triple's ids alone. Drawn entities that a known
+    triple of the filter's splits names, and the answer, are taken out, so |C| is at most `candidates` + 1.
+    The filters given to `rank` should be called what `sampled_name` says.
+
+    Args:
+        model: scores.
+        entity: rows float[n, d].
+        relation: rows float[model.num_relation_rows(m), e].
+        graph: for its splits and known triples.
+        candidates: entities drawn for a query.
+        seed: of the draw.
+        queries: queries of a batch, at most; fewer where their candidates' rows are many.
+        progress: called with (queries done, queries in all) after every batch.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        entity: Table,
+        relation: Table,
+        graph: Graph,
+        *,
+        candidates: int,
+        seed: int,
+        queries: int = 512,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        size = max(1, min(queries, ROWS // (candidates * model.dim)))
+        super().__init__(model, entity, relation, graph, queries=size, progress=progress)
+        self.candidates, self._seed = candidates, seed
+
+    def draw(self, batch: Batch) -> Int64:
+        """The entities int64[b, candidates] drawn for the queries of a batch."""
+        stream = key(self._seed, Purpose.EVALUATION_CANDIDATES, batch.side)
+        base = content_bits(batch.triples, stream)[:, None]
+        return integers(stream, base + np.arange(self.candidates, dtype=np.uint64), self.graph.num_entities)
+
+    def _count(self, batch: Batch, queries: Queries, masks: list[int]) -> tuple[Tensor, Int64, int]:
+        drawn = self.draw(batch)
+        splits = _splits_of(batch, drawn, self.graph.num_entities)
+        own = drawn == batch.answers[:, None]
+        removed = np.stack([((splits & mask) != 0) | own for mask in masks])
+        query, column = np.nonzero(removed.any(axis=0))
+        device = self.entity.device
+        rows = self.entity.read(torch.from_numpy(drawn).to(device))
+        comparison = Comparison(self.model, queries, rows, torch.full((len(batch),), -1, device=device))
+        found = torch.stack([comparison.greater, comparison.equal])[:, None].repeat(1, len(masks), 1)
+        pairs = (torch.from_numpy(x).to(device) for x in (query, column, removed[:, query, column]))
+        subtract(found, comparison, *pairs)
+        return found, (~removed).sum(axis=2) + 1, comparison.nan
+
+
+def _splits_of(batch: Batch, drawn: Int64, num_entities: int) -> npt.NDArray[np.uint8]:
+    """uint8[b, k]: the splits that hold the known triple which a drawn entity would make, 0 where none
+    does."""
+    known = batch.query * num_entities + batch.entity
+    order = np.argsort(known)
+    wanted = np.arange(len(batch))[:, None] * num_entities + drawn
+    at = np.searchsorted(known, wanted, sorter=order)
+    if not len(known):
+        return np.zeros(drawn.shape, dtype=np.uint8)
+    at = order[np.minimum(at, len(known) - 1)]
+    return np.where(known[at] == wanted, batch.splits[at], np.uint8(0))
