@@ -1,0 +1,256 @@
+"""The rules that a configuration has to keep, beyond what composing it can tell."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kgexp.errors import ConfigError
+from kgexp.schemas import SCHEMAS, SECTIONS, Config, known_keys, schema_of
+
+_BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "at_least": ("at least", lambda x, bound: x >= bound),
+    "at_most": ("at most", lambda x, bound: x <= bound),
+    "above": ("above", lambda x, bound: x > bound),
+    "below": ("below", lambda x, bound: x < bound),
+}
+_KINDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list[str]: "a list such as [a,b]",
+    int | None: "a whole number or null",
+    str | None: "a text or null",
+    int | str: "a whole number or auto",
+}
+_TIES, _SIDES = ("realistic", "optimistic", "pessimistic"), ("both", "head", "tail")
+_METRICS = ("mrr", "mr", "median", "hits@1", "hits@3", "hits@10", "amri")
+OBJECTIVES = tuple(
+    f"{tie}/{side}/{metric}"
+    for tie in _TIES
+    for side in (_SIDES if tie == "realistic" else ("both",))
+    for metric in _METRICS
+)
+
+
+def check(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration resolved, as plain containers with the types of the schemas.
+
+    Raises:
+        ConfigError: an unknown key at any level; a value that is missing, of the wrong type, out of bounds or
+            not among the choices; values that contradict each other.
+    """
+    plain = resolved(cfg)
+    plugins = plain.get("plugins")
+    config = _section("", plain, Config, skip=(*SECTIONS, *SCHEMAS))
+    for name, schema in SECTIONS.items():
+        config[name] = _section(name, plain[name], schema)
+    for group in SCHEMAS:
+        config[group] = _choice(group, plain[group], plugins if isinstance(plugins, list) else [])
+    for rule in _RULES:
+        rule(config)
+    return config
+
+
+def resolved(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as plain containers, its interpolations resolved. Raises ConfigError for `???`."""
+    for key in _missing(OmegaConf.to_container(cfg) if isinstance(cfg, DictConfig) else cfg):
+        raise ConfigError(f"{key} is not set: give it on the command line, as {key}=VALUE.")
+    plain = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
+    assert isinstance(plain, Mapping)
+    return {str(key): value for key, value in plain.items()}
+
+
+def unknown_key(key: str) -> str:
+    """The sentence about a key that the configuration does not have: what may have been meant."""
+    known = dict(known_keys())
+    group, _, last = key.partition(".")
+    if choices := [choice for name, choice in known_keys() if name == key and choice]:
+        ways = " or ".join(f"{group}={choice}" for choice in choices)
+        return f"{key} belongs to {ways}, which was not chosen: choose it, or leave {key} out."
+    if group == "hydra":
+        return f"{key} is not a setting of Hydra: `python -m kgexp --cfg hydra` shows them all."
+    siblings = [name.partition(".")[2] for name in known if last and name.startswith(f"{group}.")]
+    close = [f"{group}.{name}" for name in get_close_matches(last, siblings, 1, 0.5)]
+    close += [name for name in known if name.rpartition(".")[2] == (last or group)]
+    close += [] if siblings else get_close_matches(key, list(known), 1)
+    hint = f"did you mean {close[0]}?" if close else "`python -m kgexp --cfg job` shows all keys."
+    return f"{key} is not a key of the configuration: {hint}"
+
+
+def wrong_type(key: str, value: Any, spec: Field[Any] | None) -> str:
+    """The sentence about a value that its key cannot hold."""
+    kind = _KINDS.get(spec.type if spec else None, f"a mapping: set its keys, as in {key}.KEY=VALUE")
+    return f"{key} is {_shown(value)} but must be {kind}."
+
+
+def field_of(key: str) -> Field[Any] | None:
+    """The schema's field of a key outside the groups."""
+    section, _, last = key.rpartition(".")
+    schema = SECTIONS.get(section, Config)
+    return next((f for f in fields(schema) if f.name == (last or key)), None)
+
+
+def _missing(node: Any, prefix: str = "") -> Iterator[str]:
+    """The keys whose value is still `???`."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _missing(value, f"{prefix}.{key}" if prefix else str(key))
+    elif node == "???":
+        yield prefix
+
+
+def _section(prefix: str, node: Any, schema: type, skip: Sequence[str] = ()) -> dict[str, Any]:
+    """Keys, types and bounds of one mapping by its schema; fields in `skip` only have to be there."""
+    if not isinstance(node, Mapping):
+        raise ConfigError(
+            f"{prefix} is {node!r} but must hold keys: set one of them, such as {prefix}.KEY=VALUE."
+        )
+    dotted = f"{prefix}." if prefix else ""
+    names = [f.name for f in fields(schema)]
+    for key in node:
+        if key not in names:
+            raise ConfigError(unknown_key(f"{dotted}{key}"))
+    for name in names:
+        if name not in node:
+            raise ConfigError(
+                f"{dotted}{name} is missing: it was deleted, or a file of its group lacks it; set it."
+            )
+    typed = OmegaConf.structured(schema)
+    return {
+        f.name: _value(dotted + f.name, node[f.name], typed, f) for f in fields(schema) if f.name not in skip
+    }
+
+
+def _choice(group: str, node: Any, plugins: Sequence[str]) -> dict[str, Any]:
+    """A group's choice: ours by its schema, another package's with whatever keys it has."""
+    if not isinstance(node, Mapping):
+        raise ConfigError(
+            f"{group} is {node!r} but must be a choice of its group: {', '.join(SCHEMAS[group])}."
+        )
+    schema = schema_of(group, node.get("_target_"))
+    if schema is not None:
+        return _section(group, node, schema)
+    target = str(node.get("_target_"))
+    ours = {t: c for c, s in SCHEMAS[group].items() if (t := getattr(s, "_target_", None))}
+    if not target.startswith(tuple(f"{plugin}." for plugin in plugins)):
+        if target.startswith("kgexp.") or "." not in target:
+            raise ConfigError(
+                f"{group}._target_ is {target}, which kgexp does not have{_meant(target, ours)}"
+            )
+        package = target.partition(".")[0]
+        raise ConfigError(
+            f"{group}._target_ is {target}, of a package that is not allowed: add plugins=[{package}]."
+        )
+    return dict(node)
+
+
+def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
+    """One value with the type of its field in the structured node `typed`, within its bounds and choices."""
+    try:
+        typed[spec.name] = given
+    except OmegaConfBaseException:
+        raise ConfigError(wrong_type(key, given, spec)) from None
+    value = typed[spec.name]
+    if isinstance(value, ListConfig):
+        value = list(value)
+    choices = spec.metadata.get("choices", ())
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str) and choices and item not in choices:
+            if len(choices) == 1 and spec.type is not str:
+                raise ConfigError(wrong_type(key, given, spec))
+            words = f"must be {' or '.join(choices)}"
+            raise ConfigError(f"{key} is {_shown(item)} but {words}{_meant(item, choices)}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(f"{key} is {given} but must be a finite number.")
+        for bound, (words, holds) in _BOUNDS.items():
+            limit = spec.metadata.get(bound)
+            if limit is not None and not holds(value, limit):
+                raise ConfigError(f"{key} is {given} but must be {words} {limit}.")
+    return value
+
+
+def _meant(word: str, words: Iterable[str]) -> str:
+    """The end of a sentence about a word that is none of `words`."""
+    close = get_close_matches(word, list(words), 1)
+    return f"; did you mean {close[0]}?" if close else "."
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value) or "empty"
+
+
+def _columns(config: dict[str, Any]) -> None:
+    columns = config["dataset"]["columns"]
+    for role in ("head", "relation", "tail", "weight"):
+        if columns.count(role) != 1 and (role != "weight" or columns.count(role) > 1):
+            raise ConfigError(
+                f"dataset.columns is [{','.join(columns)}] but must hold head, relation and tail once each, "
+                "weight at most once, and ignore for every other column of the file."
+            )
+
+
+def _shares(config: dict[str, Any]) -> None:
+    valid, test = config["dataset"]["valid"], config["dataset"]["test"]
+    if valid + test >= 1:
+        raise ConfigError(
+            f"dataset.valid={valid} and dataset.test={test} leave no triples to train on: lower them."
+        )
+
+
+def _even_dim(config: dict[str, Any]) -> None:
+    model = config["model"]
+    if model["_target_"] == "kgexp.models.complex.ComplEx" and model["dim"] % 2:
+        raise ConfigError(
+            f"model.dim is {model['dim']} but must be even for ComplEx, which needs two reals a component: "
+            f"try model.dim={model['dim'] + 1}."
+        )
+
+
+def _objective(config: dict[str, Any]) -> None:
+    objective = config["evaluation"]["objective"]
+    if objective not in OBJECTIVES:
+        raise ConfigError(
+            f"evaluation.objective is {objective}, which is no metric: write TIES/SIDE/METRIC such as "
+            f"realistic/both/mrr, with a metric out of {', '.join(_METRICS)}{_meant(objective, OBJECTIVES)}"
+        )
+
+
+def _splits(config: dict[str, Any]) -> None:
+    splits = config["evaluation"]["splits"]
+    if len(set(splits)) < len(splits):
+        raise ConfigError(f"evaluation.splits is [{','.join(splits)}] but must name every split once.")
+
+
+def _validation(config: dict[str, Any]) -> None:
+    """Whatever waits for the objective needs validations."""
+    evaluation = config["evaluation"]
+    if "valid" in evaluation["splits"] and (evaluation["every_epochs"] or evaluation["every_steps"]):
+        return
+    remedy = "validate with evaluation=full and evaluation.every_epochs=N"
+    if config["early_stopping"]["patience"] is not None:
+        raise ConfigError(
+            f"early_stopping.patience counts validations, but none are made: {remedy}, or set it to null."
+        )
+    if config["schedule"]["_target_"] == "kgexp.optim.schedule.Plateau":
+        raise ConfigError(
+            f"schedule=plateau waits for validations, but none are made: {remedy}, or choose constant."
+        )
+
+
+def _mapped_on_cuda(config: dict[str, Any]) -> None:
+    local = config["storage"]["_target_"] == "kgexp.storage.local.LocalStorage"
+    if local and config["train"]["device"] == "cuda":
+        raise ConfigError(
+            "storage=local maps files into the memory of the CPU and cannot serve train.device=cuda: "
+            "set train.device=cpu, or choose storage=memory."
+        )
+
+
+_RULES = (_columns, _shares, _even_dim, _objective, _splits, _validation, _mapped_on_cuda)

@@ -1,0 +1,99 @@
+"""The command line: Hydra composes, this checks, settles the folder, and hands a plain dictionary to the run.
+
+Nothing here imports torch or W&B before the configuration has been found good.
+"""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from kgexp import resume
+from kgexp.check import check, resolved
+from kgexp.config import config_dir
+from kgexp.explain import explain
+
+log = logging.getLogger("kgexp")
+
+
+def main() -> None:
+    """`python -m kgexp` and the `kgexp` script.
+
+    Exit codes: 0 done; 1 crash; 2 or 3 an error of `kgexp.errors`, or a configuration that cannot be
+    composed; 130 interrupted; 128 + n stopped by signal n.
+    """
+    try:
+        with _errors_of_hydra_raised():
+            hydra.main(version_base="1.3", config_path=config_dir(), config_name="config")(task)()
+    except KeyboardInterrupt:
+        print("error: interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        sys.exit(_report(error))
+
+
+def task(cfg: DictConfig) -> float | None:
+    """One run: the function that Hydra's launchers call, here or elsewhere, once for each job of a sweep.
+
+    Returns the objective, for sweepers. A failed run of a sweep raises, so that the launcher knows; the rest
+    still run.
+    """
+    try:
+        return _run(cfg)
+    except Exception as error:
+        sentence, code = explain(error)
+        log.error(sentence, exc_info=error if code == 1 else None)
+        settings = HydraConfig.get()
+        if settings.mode == RunMode.MULTIRUN:
+            print(f"error: run {settings.job.num}: {sentence}", file=sys.stderr)
+            raise
+        # Leaving through Hydra's own report would add its words to the sentence.
+        sys.exit(_report(error))
+
+
+def _run(cfg: DictConfig) -> float | None:
+    """Checks the configuration, settles the folder, runs."""
+    settings = HydraConfig.get()
+    folder = str(settings.runtime.output_dir)
+    if resume.continues(cfg.get("resume"), folder):
+        config = check(resume.merge(resume.load(folder), resolved(cfg), list(settings.overrides.task)))
+    else:
+        config = check(cfg)
+        resume.save(config, folder)
+    from kgexp.run import run  # torch
+
+    return run(config, folder)
+
+
+@contextmanager
+def _errors_of_hydra_raised() -> Iterator[None]:
+    """Makes Hydra raise its errors instead of printing them its own way."""
+    given = os.environ.get("HYDRA_FULL_ERROR")
+    if given == "1":
+        os.environ["KGEXP_TRACEBACK"] = "1"  # who asks Hydra for everything wants our tracebacks too
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = given
+
+
+def _report(error: Exception) -> int:
+    """Prints the sentence about an error, after its traceback where wanted; returns the exit code."""
+    sentence, code = explain(error)
+    if os.environ.get("KGEXP_TRACEBACK") == "1":
+        traceback.print_exception(error)
+    elif code == 1:
+        sentence += " (a run's log file has the traceback; KGEXP_TRACEBACK=1 prints it)"
+    print(f"error: {sentence}", file=sys.stderr)
+    return code

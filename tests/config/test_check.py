@@ -1,0 +1,188 @@
+"""The rules of a configuration, one bad value at a time."""
+
+import pytest
+
+from kgexp.check import check, unknown_key
+from kgexp.errors import ConfigError
+
+BAD = [
+    # key, value, words of the sentence
+    ("model.dim", 0, "at least 1"),
+    ("model.dim", 3, "even for ComplEx", "model.dim=4"),
+    ("model.dim", 2.5, "whole number"),
+    ("model.dim", True, "whole number"),
+    ("model.dim", None, "null", "whole number"),
+    ("model.init", "gauss", "normal or uniform"),
+    ("model.init", "norml", "did you mean normal?"),
+    ("model.init_scale", 0, "above 0"),
+    ("model.init_scale", float("nan"), "finite"),
+    ("model.reciprocal", "maybe", "true or false"),
+    ("model._target_", "kgexp.models.complex.Complx", "did you mean kgexp.models.complex.ComplEx?"),
+    ("model._target_", "my_package.Mine", "plugins=[my_package]"),
+    ("model._target_", None, "None"),
+    ("model.norm", 2, "not a key"),
+    ("model", "complex", "complex, distmult"),
+    ("scoring.block", -1, "at least 0"),
+    ("scoring.negatives", 10, "scoring=negatives"),
+    ("scoring.sides", "heads", "did you mean head?"),
+    ("regularizer.weight", -0.1, "at least 0"),
+    ("optimizer.lr", 0.0, "above 0"),
+    ("optimizer.lr", float("inf"), "finite"),
+    ("optimizer.lr", "fast", "a number"),
+    ("optimizer.eps", -1e-10, "at least 0"),
+    ("dataset.format", "csv", "tsv"),
+    ("dataset.columns", ["head", "tail"], "head, relation and tail once each"),
+    ("dataset.columns", ["head", "relation", "tail", "tail"], "once each"),
+    ("dataset.columns", ["head", "relation", "tail", "weight", "weight"], "weight at most once"),
+    ("dataset.columns", ["head", "rel", "tail"], "rel"),
+    ("dataset.columns", "head", "a list"),
+    ("dataset.valid", 1.0, "below 1"),
+    ("dataset.valid", 0.95, "leave no triples"),
+    ("dataset.path", "???", "dataset.path=VALUE"),
+    ("train.epochs", -1, "at least 0"),
+    ("train.steps", -1, "at least 0"),
+    ("train.batch_size", 0, "at least 1"),
+    ("train.threads", 0, "at least 1"),
+    ("train.threads", "many", "whole number or auto"),
+    ("train.device", "gpu", "did you mean cpu?"),
+    ("train.dtype", "float16", "float32 or float64"),
+    ("train.workers", 2, "not a key"),
+    ("train", 3, "train.KEY=VALUE"),
+    ("checkpoint.keep", 0, "at least 1"),
+    ("checkpoint.every_steps", -1, "at least 0"),
+    ("early_stopping.patience", 0, "at least 1"),
+    ("early_stopping.min_delta", -1, "at least 0"),
+    ("evaluation.protocol", "ful", "did you mean full?"),
+    ("evaluation.candidates", 0, "at least 1"),
+    ("evaluation.splits", ["valid", "tets"], "did you mean test?"),
+    ("evaluation.splits", ["test", "test"], "every split once"),
+    ("evaluation.objective", "mrr", "TIES/SIDE/METRIC"),
+    ("evaluation.objective", "realistic/both/mr r", "did you mean realistic/both/mrr?"),
+    ("evaluation.objective", "optimistic/head/mrr", "TIES/SIDE/METRIC"),
+    ("evaluation.max_valid_triples", 0, "at least 1"),
+    ("tracking.mode", "on", "online or offline or disabled"),
+    ("tracking.progress", "dots", "auto or bar or lines or none"),
+    ("tracking.every_steps", 0, "at least 1"),
+    ("seed", -1, "at least 0"),
+    ("seed", "one", "whole number"),
+    ("plugins", "my_package", "a list"),
+    ("nope", 1, "nope is not a key"),
+]
+
+
+def spoil(config, key, value):
+    *parents, last = key.split(".")
+    for parent in parents:
+        config = config[parent]
+    config[last] = value
+
+
+def sentence(config) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check(config)
+    text = str(caught.value)
+    assert "\n" not in text and text[-1] in ".?" and ".." not in text
+    return text
+
+
+@pytest.mark.parametrize(("key", "value", "words"), [(key, value, words) for key, value, *words in BAD])
+def test_a_bad_value_is_named(valid, key, value, words):
+    spoil(valid, key, value)
+    text = sentence(valid)
+    for word in (key, *words):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    "key", ["model.dim", "train.epochs", "train", "model", "seed", "evaluation.objective"]
+)
+def test_a_deleted_key_is_missed(valid, key):
+    *parents, last = key.split(".")
+    node = valid
+    for parent in parents:
+        node = node[parent]
+    del node[last]
+    assert f"{key} is missing" in sentence(valid)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.epochs", 0),
+        ("train.steps", 0),
+        ("train.threads", 3),
+        ("model.dim", 2),
+        ("regularizer.weight", 0),
+        ("dataset.valid", 0),
+        ("dataset.cache", None),
+        ("dataset.columns", ["ignore", "head", "relation", "tail", "weight", "ignore"]),
+        ("early_stopping.patience", 1),
+        ("evaluation.objective", "realistic/head/hits@10"),
+        ("evaluation.objective", "pessimistic/both/amri"),
+        ("evaluation.max_valid_triples", 1),
+        ("tracking.tags", ["a", "b"]),
+    ],
+)
+def test_the_ends_of_the_bounds_are_good(valid, key, value):
+    spoil(valid, key, value)
+    config = check(valid)
+    for part in key.split("."):
+        config = config[part]
+    assert config == value
+
+
+@pytest.mark.parametrize(
+    "silence", [{"splits": []}, {"splits": ["test"]}, {"every_epochs": 0, "every_steps": 0}]
+)
+def test_what_waits_for_validations_needs_some(valid, silence):
+    valid["evaluation"] |= silence
+    check(valid)
+    valid["early_stopping"]["patience"] = 3
+    assert "early_stopping.patience" in sentence(valid)
+    valid["early_stopping"]["patience"] = None
+    valid["schedule"] = {
+        "_target_": "kgexp.optim.schedule.Plateau",
+        "factor": 0.5,
+        "patience": 2,
+        "min_factor": 0.01,
+    }
+    assert "schedule=plateau" in sentence(valid)
+    valid["evaluation"] |= {"splits": ["valid"], "every_epochs": 0, "every_steps": 7}
+    check(valid)
+
+
+def test_mapped_files_do_not_serve_a_gpu(valid):
+    valid["storage"] = {"_target_": "kgexp.storage.local.LocalStorage", "path": None}
+    check(valid)
+    valid["train"]["device"] = "cuda"
+    assert "storage=memory" in sentence(valid)
+
+
+def test_an_odd_dim_is_good_for_distmult(valid):
+    valid["model"] |= {"_target_": "kgexp.models.distmult.DistMult", "dim": 3}
+    assert check(valid)["model"]["dim"] == 3
+
+
+def test_a_plugin_does_not_open_packages_that_begin_like_it(valid):
+    valid["plugins"] = ["my"]
+    valid["model"] = {"_target_": "my_package.Mine"}
+    assert "plugins=[my_package]" in sentence(valid)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("lr", "optimizer.lr"),
+        ("epochs", "train.epochs"),
+        ("model.lr", "optimizer.lr"),
+        ("train.epoch", "train.epochs"),
+        ("modle", "model"),
+        ("model.dim.x", "model.dim"),
+    ],
+)
+def test_close_keys_are_suggested(key, meant):
+    assert f"did you mean {meant}?" in unknown_key(key)
+
+
+def test_a_key_that_is_like_no_other_gets_no_guess():
+    assert "did you mean" not in unknown_key("model.xyzzy")

@@ -1,0 +1,115 @@
+"""Choices of a group are independent: whatever is combined composes, and is a good configuration."""
+
+from itertools import cycle, product
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from kgexp.build import build
+from kgexp.check import check
+from kgexp.config import config_dir
+from kgexp.schemas import SCHEMAS
+
+CONF = Path(config_dir())
+NAMES = {folder: sorted(p.stem for p in (CONF / folder).glob("*.yaml")) for folder in ("experiment", "sweep")}
+CHOICES = [(group, choice) for group, schemas in SCHEMAS.items() for choice in schemas]
+BUILT_FROM_THEIR_NODE = ("scoring", "loss", "regularizer", "optimizer", "schedule", "sharding", "storage")
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes(composed, group, choice):
+    config = check(composed(f"{group}={choice}", *(["dataset.path=graph.tsv"] if choice == "files" else [])))
+    assert config[group].get("_target_") == getattr(SCHEMAS[group][choice], "_target_", None)
+    if group in BUILT_FROM_THEIR_NODE:
+        built = build(config[group])
+        assert (built is None) == (config[group]["_target_"] is None)
+
+
+@pytest.mark.parametrize("experiment", NAMES["experiment"])
+def test_every_experiment_goes_with_every_scoring_and_model(composed, experiment):
+    losses = cycle(SCHEMAS["loss"])
+    for scoring, model in product(SCHEMAS["scoring"], SCHEMAS["model"]):
+        loss = next(losses)
+        choices = {"scoring": scoring, "loss": loss, "model": model}
+        arguments = [f"{group}={choice}" for group, choice in choices.items()]
+        config = check(composed(f"experiment={experiment}", "dataset.path=graph", *arguments))
+        for group, choice in choices.items():
+            assert config[group]["_target_"] == SCHEMAS[group][choice]._target_
+
+
+def test_experiments_have_the_numbers_they_are_named_for(composed):
+    numbers = {}
+    for name in NAMES["experiment"]:
+        config = check(composed(f"experiment={name}", "dataset.path=graph"))
+        numbers[name] = (config["model"]["dim"], config["train"]["batch_size"], config["train"]["epochs"])
+    assert numbers == {
+        "codex_s_complex": (200, 500, 30),
+        "fb15k237_complex_negatives": (200, 1000, 10),
+        "kinship_complex": (400, 50, 20),
+        "umls_complex": (200, 50, 50),
+    }
+
+
+@pytest.mark.parametrize("sweep", NAMES["sweep"])
+def test_every_sweep_is_a_multirun_over_keys_that_exist(composed, sweep):
+    hydra = composed(f"sweep={sweep}", return_hydra_config=True).hydra
+    assert str(hydra.mode) == "RunMode.MULTIRUN"
+    if sweep == "models":
+        assert sorted(hydra.sweeper.params.model.split(",")) == sorted(SCHEMAS["model"])
+    for key, values in hydra.sweeper.params.items():
+        for value in str(values).split(","):
+            check(composed(f"{key}={value}"))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("data/FB15k-237", "FB15k-237"),
+        ("data/UMLS/", "UMLS"),
+        ("my_graph.tsv", "my_graph"),
+        ("a.b.txt.gz", "a.b"),
+        (".txt", ".txt"),
+    ],
+)
+def test_a_file_names_its_graph(path, name):
+    config = OmegaConf.create({"dataset": OmegaConf.load(CONF / "dataset" / "files.yaml")})
+    config.dataset.path = path
+    assert config.dataset.name == name
+
+
+def test_the_environment_moves_the_cache_and_the_mode_of_wandb(composed, monkeypatch):
+    monkeypatch.delenv("KGEXP_CACHE", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    config = check(composed())
+    assert (config["dataset"]["cache"], config["tracking"]["mode"]) == ("~/.cache/kgexp", "offline")
+    monkeypatch.setenv("KGEXP_CACHE", "/scratch/graphs")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    config = check(composed())
+    assert (config["dataset"]["cache"], config["tracking"]["mode"]) == ("/scratch/graphs", "disabled")
+
+
+def test_without_tracking_nothing_goes_to_wandb_whatever_the_environment_says(composed, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert check(composed("tracking=none"))["tracking"]["mode"] == "disabled"
+
+
+def test_a_choice_of_another_package_brings_its_own_keys(composed, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("_target_: my_package.Mine\ndim: odd\ncurvature: -1\n")
+    search = f"hydra.searchpath=[file://{tmp_path}]"
+    config = check(composed(search, "model=mine", "plugins=[my_package]"))
+    assert config["model"] == {"_target_": "my_package.Mine", "dim": "odd", "curvature": -1}
+
+
+def test_the_checked_configuration_is_plain(composed):
+    def plain(node):
+        if isinstance(node, dict):
+            return all(isinstance(key, str) and plain(value) for key, value in node.items())
+        if isinstance(node, list):
+            return all(map(plain, node))
+        return node is None or type(node) in (bool, int, float, str)
+
+    config = check(composed("optimizer.lr=1"))
+    assert plain(config) and not OmegaConf.is_config(config)
+    assert isinstance(config["optimizer"]["lr"], float)
