@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,14 +188,18 @@ class CheckpointStore:
         return None
 
     def _prune(self) -> None:
-        """Removes what is neither new nor the best of something new, and what a killed process left behind."""
-        steps = self.steps()
-        kept = set(steps[-self._keep :])
-        for step in sorted(kept):
-            best = (_read_json(self.folder / f"step_{step:010d}" / "state.json").get("best") or {}).get("step")
-            kept.add(step if best is None else best)
-        for step in set(steps) - kept:
-            _discard(self.folder / f"step_{step:010d}")
+        """Removes what is neither new nor the best of something new, and what a killed process left behind.
+
+        A damaged checkpoint counts for nothing and is left for people to look at.
+        """
+        whole: dict[int, Checkpoint] = {}
+        for step in self.steps():
+            with suppress(CheckpointError):
+                whole[step] = self.open(step)
+        newest = sorted(whole)[-self._keep :]
+        best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
+        for step in whole.keys() - best - set(newest):
+            _discard(whole[step].path)
         for path in self.folder.glob("*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -47,6 +47,14 @@ class NegativeSampling(ScoringTechnique):
         """See `ScoringTechnique.loss`."""
         return weighted_mean([self._side(model, loss, side, rows) for side in self.sides], batch.weights)
 
+    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+        """See `ScoringTechnique.working_numbers`."""
+        chunks = -(-batch_size // self.chunk_size)
+        rows = 2 * batch_size + len(self.sides) * chunks * self.negatives
+        # Rows: distinct, spread over their places, and the gradients of both; queries and their parts come on top.
+        scores = 3 * len(self.sides) * batch_size * self.negatives
+        return 4 * rows * dim + 6 * len(self.sides) * batch_size * dim + scores
+
     def _side(self, model: Model, loss: Loss, side: Side, rows: Rows) -> Tensor:
         """The losses float[b] of one side's examples."""
         other = Side.HEAD if side is Side.TAIL else Side.TAIL

@@ -43,6 +43,17 @@ class OneVsAll(ScoringTechnique):
             answers.append(batch.triples[:, side.column])
         # One product for both sides: the larger, the faster.
         joined, targets = torch.cat(queries), torch.cat(answers)
-        block = self.block or max(1, _SCORE_BYTES // (len(joined) * joined.element_size()))
+        block = self._block(len(joined), joined.element_size())
         losses = all_entities_loss(joined, targets, model, loss, entity, block)
         return weighted_mean(losses.chunk(len(self.sides)), batch.weights)
+
+    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+        """See `ScoringTechnique.working_numbers`: the gradient of all rows, a block's, and its scores three times."""
+        queries = len(self.sides) * batch_size
+        block = min(num_entities, self._block(queries, itemsize=4))
+        rows = num_entities + block + 8 * batch_size + 6 * queries
+        return rows * dim + 3 * queries * block
+
+    def _block(self, queries: int, itemsize: int) -> int:
+        """Entities to score at a time."""
+        return self.block or max(1, _SCORE_BYTES // (queries * itemsize))

@@ -35,3 +35,8 @@ class ScoringTechnique(ABC):
 
         A technique that scores against all entities asks `entity` for blocks and adds to their gradient.
         """
+
+    @abstractmethod
+    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+        """The most numbers that a step holds at once, gathered rows, scores and gradients together: an estimate
+        from above, for the memory bound that is printed before a run."""

@@ -33,7 +33,8 @@ class Batches:
         self._seed = seed
         self._device = device
         self._dtype = dtype
-        self.steps_per_epoch = -(-len(split.triples) // batch_size)
+        self.triples = len(split.triples)
+        self.steps_per_epoch = -(-self.triples // batch_size)
         self._cached: tuple[int, int, Int64] | None = None  # epoch, first position, their triples
 
     def __call__(self, step: int) -> Batch:

@@ -38,6 +38,7 @@ class Trainer:
         tracker: takes the metrics.
         stages: takes the seconds.
         save: writes a checkpoint of the tables with the state it is given, for the step it is given.
+        validates: whether the validation split is to be ranked at all.
         step: steps trained so far.
         trained: triples trained by this process.
         best_metrics: the validation metrics of the best evaluation.
@@ -55,6 +56,7 @@ class Trainer:
     tracker: Tracker
     stages: Stages
     save: Callable[[int, dict[str, Any]], None]
+    validates: bool = True
     step: int = 0
     trained: int = 0
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -68,6 +70,11 @@ class Trainer:
     def epoch(self) -> float:
         """Epochs trained so far, the running one as a fraction."""
         return self.step / self.batches.steps_per_epoch
+
+    @property
+    def triples_per_step(self) -> float:
+        """On average: the last batch of an epoch may be smaller."""
+        return self.batches.triples / self.batches.steps_per_epoch
 
     def fit(self, progress: Progress, stop: StopSignal) -> None:
         """Trains until `finished`, or until the first step after a stop signal, at which it saves.
@@ -124,7 +131,7 @@ class Trainer:
 
     def _evaluate_if_due(self) -> bool:
         """Ranks the validation split when it is due; True when it was and there is one."""
-        if not (self._due("evaluate") or self.step == self.plan.total):
+        if not self.validates or not (self._due("evaluate") or self.step == self.plan.total):
             return False
         self.meter.flush()
         with self.stages.stage("evaluate"):

@@ -1,0 +1,122 @@
+"""The machine and software that a run has: set up at its start, recorded with its results."""
+
+import os
+import platform
+import resource
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kgexp import __version__
+from kgexp.errors import ConfigError
+
+_LIBRARIES = ("torch", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may run on (hyper-threads of one core slow matrix products down)."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
+    return max(1, len(cores))
+
+
+def set_threads(threads: int | str) -> int:
+    """Pins the number of threads of every operation (`auto`: one a physical core) and returns it: sums are cut by
+    it, so it is part of what makes a run repeatable."""
+    count = physical_cores() if threads == "auto" else int(threads)
+    torch.set_num_threads(count)
+    return count
+
+
+def choose_device(name: str) -> torch.device:
+    """`cpu`, `cuda`, or `auto`: a GPU where there is one.
+
+    Raises:
+        ConfigError: `cuda` where torch sees no GPU.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device=cuda, but torch sees no GPU here: set train.device=cpu or auto.")
+    # Scores and gradients in full float32: results must not depend on the kind of GPU.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def describe(threads: int, device: torch.device) -> dict[str, Any]:
+    """Versions, machine and threads, as JSON values."""
+    versions = {name: version for name in _LIBRARIES if (version := _version(name))}
+    return {
+        "versions": {"kgexp": __version__, "python": platform.python_version(), **versions},
+        "machine": {"platform": platform.platform(), "processor": _processor(), "device": _device_name(device)},
+        "threads": threads,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "git_commit": git_commit(),
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout that the package runs from, with `+` when files differ from it; None outside one."""
+    folder = Path(__file__).parent
+
+    def git(*args: str) -> str:
+        command = ["git", "-C", str(folder), *args]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        if not git("ls-files", "--", str(Path(__file__))):
+            return None  # an installed package that lies inside somebody else's checkout
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def peak_rss() -> int:
+    """The most memory that this process has held, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that a process may still take on the device, by the machine and its memory cgroup; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    limits = []
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    for limit, used in (
+        ("memory.max", "memory.current"),  # cgroup v2
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),  # v1
+    ):
+        paths = Path("/sys/fs/cgroup", limit), Path("/sys/fs/cgroup", used)
+        if all(path.is_file() for path in paths) and (text := paths[0].read_text().strip()) != "max":
+            limits.append(int(text) - int(paths[1].read_text()))
+    return min(limits) if limits else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,181 @@
+"""One run, from a resolved configuration to `result.json`: load, train, evaluate, record."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kgexp import environment
+from kgexp.build import build
+from kgexp.checkpoint.store import CheckpointStore
+from kgexp.data.graph import Graph
+from kgexp.data.load import load
+from kgexp.errors import CheckpointError, KgexpError
+from kgexp.evaluation.report import summary, write_tsv
+from kgexp.sharding.table import Table
+from kgexp.storage.base import Storage
+from kgexp.tracking.callback import ProgressCallback
+from kgexp.tracking.progress import Progress
+from kgexp.tracking.tracker import Tracker
+from kgexp.train.assembly import Parts
+from kgexp.train.record import Record
+from kgexp.train.signals import StopSignal
+from kgexp.train.stages import Stages
+from kgexp.train.trainer import Trainer
+
+
+def run(config: dict[str, Any], folder: str) -> float | None:
+    """Trains and evaluates what the configuration says; goes on from the folder's newest checkpoint if it resumes.
+
+    Args:
+        config: resolved, plain values; checked by `kgexp.check`.
+        folder: the run's own, where everything it makes goes.
+
+    Returns:
+        The best validation objective, for sweepers; None without a validation.
+
+    Raises:
+        KgexpError: what went wrong, in a sentence; `result.json` says so too.
+        SystemExit: a signal stopped the run, after it had saved.
+    """
+    record = Record(Path(folder))
+    session = _Session(config, Path(folder), record)
+    record.update(status="running", error=None, folder=folder, seed=config["seed"])
+    storage = build(config["storage"], plugins=config["plugins"])
+    with StopSignal() as stop:
+        try:
+            with closing(storage):
+                storage.open(Path(folder))
+                session.execute(storage, stop)
+        except BaseException as error:
+            record.update(status="failed", error=_sentence(error))
+            raise
+        stop.finish()
+    objective: float | None = record.values["objective"]
+    return objective
+
+
+class _Session:
+    """What happens in a run, in its order."""
+
+    def __init__(self, config: dict[str, Any], path: Path, record: Record) -> None:
+        self._config, self._path, self._record = config, path, record
+        self._stages = Stages()
+        self._store = CheckpointStore(path / "checkpoints", config["checkpoint"]["keep"])
+        self._resuming = config["resume"] is not None
+        known = record.values.get("wandb_id") if self._resuming else None
+        self._tracker = Tracker(config["tracking"], path, config, wandb_id=known)
+        self._say = self._tracker.say
+
+    def execute(self, storage: Storage, stop: StopSignal) -> None:
+        """All of it; what becomes known goes to the record at once."""
+        config = self._config
+        threads = environment.set_threads(config["train"]["threads"])
+        device = environment.choose_device(config["train"]["device"])
+        with self._stages.stage("load"):
+            graph = load(config["dataset"], self._say)
+        for line in graph.report.lines():
+            self._say(line)
+        parts = Parts.of(config, graph, device)
+        estimate = parts.estimate()
+        self._say(estimate.line())
+        if config["storage"]["_target_"].endswith("MemoryStorage"):
+            estimate.check(environment.available_memory(device))
+        self._record.update(
+            fingerprint=graph.fingerprint,
+            data=graph.report.as_dict(),
+            memory_estimate=estimate.total,
+            **environment.describe(threads, device),
+        )
+        with self._tracker:
+            self._record.update(wandb_id=self._tracker.wandb_id)
+            with self._stages.stage("initialise"):
+                entity, relation = parts.tables(storage)
+            self._train_and_test(parts, graph, {"entity": entity, "relation": relation}, stop)
+
+    def _train_and_test(
+        self, parts: Parts, graph: Graph, tables: dict[str, Table], stop: StopSignal
+    ) -> None:
+        vocabularies = {"entities.arrow": graph.entities.path, "relations.arrow": graph.relations.path}
+
+        def save(step: int, state: dict[str, Any]) -> None:
+            state |= {"fingerprint": graph.fingerprint, "wandb_id": self._tracker.wandb_id}
+            self._store.save(step, tables, state, self._config, vocabularies)
+
+        mode = self._config["tracking"]["progress"]
+        evaluator = parts.evaluator(*tables.values(), self._say, ProgressCallback(mode, "queries", "rank"))
+        trainer = parts.trainer(*tables.values(), evaluator, self._tracker, self._stages, save)
+        self._restore(trainer, graph, tables)
+        self._train(trainer, mode, stop)
+        if stop.requested is not None:
+            self._finish(trainer, "stopped", {})
+            self._say(f"stopped by {stop.requested.name} at step {trainer.step}, saved; go on with resume={self._path}")
+            return
+        if trainer.best.step not in (None, trainer.step):
+            self._say(f"testing the best checkpoint, of step {trainer.best.step}")
+            best = self._store.open(trainer.best.step)
+            for table in tables.values():
+                best.load(table)
+        with self._stages.stage("test"):
+            test = evaluator.evaluate("test") if "test" in self._config["evaluation"]["splits"] else None
+        if test is not None and test.metrics:
+            write_tsv(self._path / "test_relations.tsv", test.relations)
+        metrics = trainer.best_metrics | (test.metrics if test else {})
+        self._finish(trainer, "finished", metrics)
+        self._tracker.summary(metrics)
+        self._show(metrics)
+
+    def _restore(self, trainer: Trainer, graph: Graph, tables: dict[str, Table]) -> None:
+        """Goes back to the newest checkpoint of a run that is continued; otherwise to the very start."""
+        checkpoint = self._store.newest() if self._resuming else None
+        if checkpoint is None:
+            self._tracker.truncate(-1)
+            return
+        if checkpoint.state["fingerprint"] != graph.fingerprint:
+            raise CheckpointError(
+                f"{checkpoint.path} was trained on other data (fingerprint {checkpoint.state['fingerprint']}, now "
+                f"{graph.fingerprint}): restore the files of dataset.path, or start a new run"
+            )
+        for table in tables.values():
+            checkpoint.load(table)
+        trainer.load_state_dict(checkpoint.state)
+        self._tracker.truncate(checkpoint.step)
+        self._say(f"resuming after step {checkpoint.step}, from {checkpoint.path}")
+
+    def _train(self, trainer: Trainer, mode: str, stop: StopSignal) -> None:
+        """Trains, with a progress in triples."""
+        per_step = trainer.triples_per_step
+        total, done = round(trainer.plan.total * per_step), round(trainer.step * per_step)
+        with Progress(mode, total, description="train", done=done) as progress:
+            trainer.fit(progress, stop)
+
+    def _finish(self, trainer: Trainer, status: str, metrics: dict[str, float]) -> None:
+        """Everything that is known at the end goes to the record."""
+        seconds = self._stages.seconds
+        name = trainer.evaluator.objective_name
+        self._record.update(
+            status=status,
+            step=trainer.step,
+            epoch=trainer.epoch,
+            best_step=trainer.best.step,
+            objective_name=name,
+            objective=trainer.best_metrics.get(name),
+            metrics=metrics,
+            triples_per_second=trainer.trained / seconds["train"] if trainer.trained else None,
+            seconds=seconds,
+            peak_rss=environment.peak_rss(),
+        )
+
+    def _show(self, metrics: dict[str, float]) -> None:
+        """The table that a run ends with, and where everything is."""
+        if metrics:
+            Console().print(summary(metrics))
+        self._say(f"run folder: {self._path}")
+        if self._tracker.sync_command is not None:
+            self._say(f"upload to Weights & Biases: {self._tracker.sync_command}")
+
+
+def _sentence(error: BaseException) -> str:
+    """What `result.json` says about a failure."""
+    return str(error) if isinstance(error, KgexpError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,172 @@
+"""From a resolved configuration and a graph to the objects of a run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from kgexp.build import build
+from kgexp.data.graph import Graph
+from kgexp.data.sides import Side
+from kgexp.evaluation.evaluator import Evaluator
+from kgexp.models.base import Model
+from kgexp.randomness import Purpose, key
+from kgexp.sharding.table import Table
+from kgexp.storage.base import Storage
+from kgexp.tracking.tracker import Tracker
+from kgexp.train.batches import Batches
+from kgexp.train.best import Best
+from kgexp.train.memory import Estimate
+from kgexp.train.meter import LossMeter
+from kgexp.train.plan import Cadence, Plan
+from kgexp.train.stages import Stages
+from kgexp.train.step import Objective
+from kgexp.train.trainer import Trainer
+
+#: Losses that may wait on a GPU before they are looked at, so that steps need not wait for it.
+_PENDING_LOSSES = 64
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the configuration names, built; tables come later, once they are known to fit.
+
+    Attributes:
+        config: the resolved configuration.
+        graph: the data.
+        objective: model, technique, loss and regulariser.
+        device, dtype: of the tables.
+    """
+
+    config: dict[str, Any]
+    graph: Graph
+    objective: Objective
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, config: dict[str, Any], graph: Graph, device: torch.device) -> "Parts":
+        """Builds them.
+
+        Raises:
+            ConfigError: a class does not take the options that the configuration gives it.
+        """
+        make = partial(build, plugins=config["plugins"])
+        objective = Objective(
+            model=make(config["model"]),
+            scoring=make(config["scoring"]),
+            loss=make(config["loss"]),
+            regularizer=make(config["regularizer"]),
+            num_relations=graph.num_relations,
+            seed=config["seed"],
+        )
+        return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]))
+
+    def estimate(self) -> Estimate:
+        """The memory that training and evaluation will take."""
+        model, itemsize = self.objective.model, self.dtype.itemsize
+        n, batch_size = self.graph.num_entities, self.config["train"]["batch_size"]
+        evaluation = self.config["evaluation"]
+        work = self.objective.scoring.working_numbers(batch_size, n, model.dim) * itemsize
+        # Scores, two comparisons and their sums, for every query of a batch against a block.
+        ranking = evaluation["queries"] * min(n, evaluation["block"]) * (itemsize + 4)
+        return Estimate(
+            {
+                "entity table": self._table_bytes(n, model.dim),
+                "relation table": self._table_bytes(self._relation_rows, model.relation_dim),
+                "a step": work,
+                "ranking": ranking if evaluation["splits"] else 0,
+            }
+        )
+
+    def tables(self, storage: Storage) -> tuple[Table, Table]:
+        """New entity and relation tables, their rows drawn for the run's seed."""
+        model, seed = self.objective.model, self.config["seed"]
+        sharding = build(self.config["sharding"], plugins=self.config["plugins"])
+        make = partial(
+            sharding.table,
+            optimizer=build(self.config["optimizer"], plugins=self.config["plugins"]),
+            storage=storage,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        entities = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT))
+        relations = partial(model.initial_relations, key(seed, Purpose.RELATION_INIT))
+        return (
+            make("entity", self.graph.num_entities, model.dim, entities),
+            make("relation", self._relation_rows, model.relation_dim, relations),
+        )
+
+    def evaluator(
+        self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]
+    ) -> Evaluator:
+        """The evaluator of the tables."""
+        model = self.objective.model
+        return Evaluator(
+            self.config["evaluation"],
+            model,
+            entity,
+            relation,
+            self.graph,
+            say,
+            progress,
+            seed=self.config["seed"],
+        )
+
+    def trainer(
+        self,
+        entity: Table,
+        relation: Table,
+        evaluator: Evaluator,
+        tracker: Tracker,
+        stages: Stages,
+        save: Callable[[int, dict[str, Any]], None],
+    ) -> Trainer:
+        """The trainer of the tables, at its first step."""
+        config, graph = self.config, self.graph
+        train = config["train"]
+        batches = Batches(graph.train, train["batch_size"], config["seed"], self.device, self.dtype)
+
+        def describe(step: int) -> str:
+            h, r, t = batches(step).triples[0].tolist()
+            names = graph.entities.name(h), graph.relations.name(r), graph.entities.name(t)
+            epoch, part = divmod(step, batches.steps_per_epoch)
+            return f"epoch {epoch}, batch {part}, which begins with the triple {names}"
+
+        plan = Plan(
+            total=train["epochs"] * batches.steps_per_epoch if train["steps"] is None else train["steps"],
+            evaluate=_cadence(config["evaluation"]),
+            checkpoint=_cadence(config["checkpoint"]),
+            log_steps=config["tracking"]["every_steps"],
+        )
+        return Trainer(
+            plan=plan,
+            objective=self.objective,
+            entity=entity,
+            relation=relation,
+            batches=batches,
+            schedule=build(config["schedule"], plugins=config["plugins"]),
+            best=Best(**config["early_stopping"]),
+            evaluator=evaluator,
+            meter=LossMeter(describe, _PENDING_LOSSES if self.device.type == "cuda" else 1),
+            tracker=tracker,
+            stages=stages,
+            save=save,
+            validates="valid" in config["evaluation"]["splits"],
+        )
+
+    @property
+    def _relation_rows(self) -> int:
+        return self.objective.model.num_relation_rows(self.graph.num_relations)
+
+    def _table_bytes(self, rows: int, dim: int) -> int:
+        """Bytes of a table with its optimizer state."""
+        shapes = build(self.config["optimizer"], plugins=self.config["plugins"]).state_shapes(rows, dim)
+        numbers = rows * dim + sum(torch.Size(shape).numel() for shape in shapes.values())
+        return int(numbers * self.dtype.itemsize)
+
+
+def _cadence(section: dict[str, Any]) -> Cadence:
+    return Cadence(section["every_epochs"], section["every_steps"])

@@ -1,0 +1,52 @@
+"""What a run will hold in memory, known before it starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kgexp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes by what they are for; libraries and memory-mapped data are not counted.
+
+    Attributes:
+        parts: name to bytes.
+    """
+
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self.parts.values())
+
+    def line(self) -> str:
+        """One line for people."""
+        parts = ", ".join(f"{name} {size(n)}" for name, n in self.parts.items())
+        return f"memory: {size(self.total)} ({parts}), libraries and mapped data aside"
+
+    def check(self, available: int | None) -> None:
+        """Refuses what cannot fit in `available` bytes; None is unknown.
+
+        Raises:
+            ConfigError: says what is needed, what there is, and what would fit.
+        """
+        if available is None or self.total <= available:
+            return
+        tables = sum(n for name, n in self.parts.items() if name.endswith("table"))
+        fits = "storage=local keeps tables in a file, and " if tables > available // 2 else ""
+        raise ConfigError(
+            f"the run needs {size(self.total)} of memory and {size(max(available, 0))} are free: {fits}a smaller "
+            "model.dim or train.batch_size needs less, in proportion."
+        )
+
+
+def size(n: int) -> str:
+    """Bytes in words: `1.5 GB`."""
+    value = float(n)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} GB"

@@ -1,0 +1,50 @@
+"""A small graph of random rows, and the loss of a batch written as the plainest loop."""
+
+import pytest
+import torch
+
+from kgexp.data.sides import Side
+from kgexp.optim.adagrad import Adagrad
+from kgexp.sharding.local import LocalTable
+
+N, M, D, B = 53, 5, 8, 13  # entities, relations, width, batch
+
+
+class World:
+    """Random tables, and a batch with a repeated triple, a loop and an entity on both sides."""
+
+    n, m = N, M
+
+    def __init__(self):
+        g = torch.Generator().manual_seed(0)
+        self.entities = torch.randn(N, D, generator=g, dtype=torch.float64)
+        self.relations = torch.randn(2 * M, D, generator=g, dtype=torch.float64)
+        triples = [torch.randint(0, high, (B,), generator=g) for high in (N, M, N)]
+        self.triples = torch.stack(triples, dim=1)
+        self.triples[1] = self.triples[0]
+        self.triples[2, 2] = self.triples[2, 0]
+        self.triples[3, 0] = self.triples[4, 2]
+        self.weights = torch.rand(B, generator=g, dtype=torch.float64) * 2
+
+    def table(self, name, optimizer=None):
+        weight = (self.entities if name == "entity" else self.relations).clone()
+        optimizer = optimizer or Adagrad()
+        state = {k: weight.new_zeros(s) for k, s in optimizer.state_shapes(*weight.shape).items()}
+        return LocalTable(name, weight, state, optimizer)
+
+    def relation_row(self, model, r, side):
+        return r + M if model.reciprocal and side is Side.HEAD else r
+
+    def score(self, model, entities, relations, side, h, r, t, candidate):
+        """One score, by the triple that the candidate completes."""
+        row = relations[self.relation_row(model, r, side)][None]
+        if side is Side.TAIL:
+            return model.score_triples(entities[h][None], row, entities[candidate][None])[0]
+        if model.reciprocal:
+            return model.score_triples(entities[t][None], row, entities[candidate][None])[0]
+        return model.score_triples(entities[candidate][None], row, entities[t][None])[0]
+
+
+@pytest.fixture
+def world():
+    return World()

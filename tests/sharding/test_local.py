@@ -1,0 +1,80 @@
+"""The local table: gather, update, blocks; the same rows from every storage."""
+
+import numpy as np
+import pytest
+import torch
+
+from kgexp.models.complex import ComplEx
+from kgexp.optim.adagrad import Adagrad, RowwiseAdagrad
+from kgexp.sharding.local import LocalSharding
+from kgexp.storage.local import LocalStorage
+from kgexp.storage.memory import MemoryStorage
+
+
+def make(optimizer=None, storage=None, n=501, dtype=torch.float64):
+    model = ComplEx(6, init_scale=1.0)
+
+    def initial(ids):
+        return model.initial_entities(5, ids)
+
+    optimizer = optimizer or Adagrad()
+    device = torch.device("cpu")
+    return LocalSharding().table("entity", n, 6, initial, optimizer, storage or MemoryStorage(), dtype, device)
+
+
+def test_rows_are_drawn_by_id():
+    expected = ComplEx(6, init_scale=1.0).initial_entities(5, np.arange(501))
+    assert np.array_equal(make().read(torch.arange(501)).numpy(), expected)
+
+
+def test_gather_gives_a_leaf_of_its_own():
+    table = make()
+    ids = torch.tensor([0, 7, 500])
+    rows = table.gather(ids)
+    assert rows.is_leaf and rows.requires_grad
+    rows.detach().zero_()
+    assert not table.read(ids).eq(0).any()
+
+
+def test_read_takes_ids_of_any_shape():
+    table = make()
+    assert table.read(torch.tensor([[1, 1], [500, 0], [2, 3]])).shape == (3, 2, 6)
+    assert table.read(torch.tensor([], dtype=torch.int64)).shape == (0, 6)
+
+
+def test_blocks_cover_every_row_once():
+    table = make()
+    blocks = list(table.local_blocks(200))
+    assert [(b.start, b.stop) for b in blocks] == [(0, 200), (200, 400), (400, 501)]
+    assert torch.equal(torch.cat([b.rows for b in blocks]), table.read(torch.arange(501)))
+    assert all(b.grad is None for b in blocks)
+
+
+@pytest.mark.parametrize("optimizer", [Adagrad, RowwiseAdagrad])
+def test_an_update_adds_the_blocks_gradient_to_the_rows(optimizer):
+    one, two = make(optimizer()), make(optimizer())
+    ids = torch.tensor([3, 250])
+    grad, dense = torch.randn(2, 6, dtype=torch.float64), torch.randn(501, 6, dtype=torch.float64)
+    for block in one.local_blocks(100, grad=True):
+        block.grad.add_(dense[block.start : block.stop])
+    one.update(ids, grad)
+    two.update(torch.arange(501), dense.index_add(0, ids, grad))
+    torch.testing.assert_close(one.read(torch.arange(501)), two.read(torch.arange(501)), rtol=0, atol=1e-15)
+
+
+def test_a_table_in_files_is_the_table_in_memory(tmp_path):
+    storage = LocalStorage(str(tmp_path / "tables"))
+    storage.open(tmp_path)
+    one, two = make(storage=storage), make()
+    grad = torch.randn(4, 6, dtype=torch.float64)
+    for table in (one, two):
+        table.update(torch.tensor([0, 1, 499, 500]), grad, 0.5)
+    for name, tensor in one.state_tensors().items():
+        assert torch.equal(tensor, two.state_tensors()[name])
+    storage.close()
+
+
+def test_one_row_is_a_table():
+    table = make(n=1)
+    table.update(torch.tensor([0]), torch.ones(1, 6, dtype=torch.float64))
+    assert [b.stop for b in table.local_blocks(10)] == [1]
