@@ -20,6 +20,7 @@ MODELS = {
     "complex_reciprocal": ComplEx(16, reciprocal=True),
     "complex": ComplEx(16, reciprocal=False),
     "distmult": DistMult(16, reciprocal=False),
+    "distmult_tied": DistMult(16, reciprocal=False),
 }
 
 
@@ -49,9 +50,11 @@ def make_graph(fixture):
 @pytest.mark.parametrize("kind", MODELS)
 def test_metrics_are_those_of_pykeen(fixture, recorded, kind):
     graph, model = make_graph(fixture), MODELS[kind]
-    entity = LocalTable("entity", torch.from_numpy(fixture["entity"]), {}, None)
-    rows = torch.from_numpy(fixture["relation"])[: model.num_relation_rows(graph.num_relations)]
-    ranker = Ranker(model, entity, LocalTable("relation", rows, {}, None), graph, queries=100, block=50)
+    tables = []
+    for name in ("entity", "relation"):
+        rows = fixture[name].round() if kind.endswith("tied") else fixture[name]
+        tables.append(LocalTable(name, torch.from_numpy(rows), {}, None))
+    ranker = Ranker(model, *tables, graph, queries=100, block=50)
     filters = {"filtered": TRAIN | VALID, "filtered_with_test": TRAIN | VALID | TEST}
     ours = metrics(ranker.rank("valid", filters), graph)
     ours |= metrics(ranker.rank("test", {"filtered": TRAIN | VALID | TEST}), graph)
