@@ -1,0 +1,94 @@
+"""Whole runs of the command, on a small graph, as users start them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
+BASE = ("train.threads=1", "model.dim=16", "train.batch_size=50", "tracking.every_steps=1", "train.device=cpu")
+
+
+class Command:
+    """`python -m kgexp` with a run folder of its own."""
+
+    def __init__(self, home: Path, data: Path) -> None:
+        self.home, self.folder = home, home / "run"
+        self.arguments = [
+            "dataset=files",
+            f"dataset.path={data}",
+            f"dataset.cache={home / 'cache'}",
+            f"hydra.run.dir={self.folder}",
+            *BASE,
+        ]
+
+    def start(self, *overrides: str, **environment: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "kgexp", *self.arguments, *overrides],
+            cwd=self.home,
+            env=os.environ | ENVIRONMENT | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *overrides: str, **environment: str) -> subprocess.CompletedProcess:
+        process = self.start(*overrides, **environment)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def wait_for_step(self, process: subprocess.Popen, step: int, seconds: float = 60) -> None:
+        """Until metrics.jsonl has a row of `step`, which is written in the middle of the step's work."""
+        deadline = time.monotonic() + seconds
+        while process.poll() is None and (not (rows := self.rows()) or rows[-1]["step"] < step):
+            assert time.monotonic() < deadline, f"step {step} did not come in {seconds} s"
+            time.sleep(0.002)
+
+    def rows(self) -> list[dict]:
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    @property
+    def result(self) -> dict:
+        return json.loads((self.folder / "result.json").read_text())
+
+    def checkpoints(self) -> list[Path]:
+        return sorted((self.folder / "checkpoints").glob("step_*"))
+
+    def tensors(self) -> dict:
+        """Every tensor of the newest checkpoint."""
+        newest = self.checkpoints()[-1]
+        return {k: v for path in sorted(newest.glob("*.safetensors")) for k, v in load_file(path).items()}
+
+
+@pytest.fixture(scope="session")
+def graph_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph that can be learnt: 97 entities on a ring, relation `rK` leads K + 1 further."""
+    folder = tmp_path_factory.mktemp("ring")
+    generator = np.random.default_rng(0)
+    lines = [f"e{h}\tr{k}\te{(h + k + 1) % 97}\n" for h in range(97) for k in range(7)]
+    order = generator.permutation(len(lines))
+    for name, part in (("train", order[:501]), ("valid", order[501:560]), ("test", order[560:])):
+        (folder / f"{name}.txt").write_text("".join(lines[i] for i in part))
+    return folder
+
+
+@pytest.fixture
+def command(tmp_path: Path, graph_files: Path) -> Command:
+    return Command(tmp_path, graph_files)
+
+
+@pytest.fixture
+def make_command(tmp_path: Path, graph_files: Path):
+    def make(name: str) -> Command:
+        (tmp_path / name).mkdir()
+        return Command(tmp_path / name, graph_files)
+
+    return make
