@@ -46,12 +46,11 @@ def check(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
             not among the choices; values that contradict each other.
     """
     plain = resolved(cfg)
-    plugins = plain.get("plugins")
     config = _section("", plain, Config, skip=(*SECTIONS, *SCHEMAS))
     for name, schema in SECTIONS.items():
         config[name] = _section(name, plain[name], schema)
     for group in SCHEMAS:
-        config[group] = _choice(group, plain[group], plugins if isinstance(plugins, list) else [])
+        config[group] = _choice(group, plain[group], config["plugins"])
     for rule in _RULES:
         rule(config)
     return config
@@ -137,7 +136,7 @@ def _choice(group: str, node: Any, plugins: Sequence[str]) -> dict[str, Any]:
     if schema is not None:
         return _section(group, node, schema)
     target = str(node.get("_target_"))
-    ours = {t: c for c, s in SCHEMAS[group].items() if (t := getattr(s, "_target_", None))}
+    ours = [t for s in SCHEMAS[group].values() if (t := getattr(s, "_target_", None))]
     if not target.startswith(tuple(f"{plugin}." for plugin in plugins)):
         if target.startswith("kgexp.") or "." not in target:
             raise ConfigError(

@@ -113,3 +113,11 @@ def test_the_checked_configuration_is_plain(composed):
     config = check(composed("optimizer.lr=1"))
     assert plain(config) and not OmegaConf.is_config(config)
     assert isinstance(config["optimizer"]["lr"], float)
+
+
+def test_the_settings_of_a_machine_are_taken_last(composed, tmp_path):
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "default.yaml").write_text("# @package _global_\nmodel: {dim: 78}\nseed: 77\n")
+    search = f"hydra.searchpath=[file://{tmp_path}]"
+    config = check(composed(search, "experiment=umls_complex", "dataset.path=graph", "seed=5"))
+    assert (config["model"]["dim"], config["seed"]) == (78, 5), "after the files, before the command line"
