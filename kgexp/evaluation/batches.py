@@ -80,5 +80,5 @@ def _batch(
     own = np.zeros(len(triples), dtype=np.uint8)
     own[query[mine]] = splits[mine]
     others = np.flatnonzero(~mine)
-    others = others[np.argsort(entity[others], kind="stable")]
+    others = others[np.argsort(entity[others])]
     return Batch(side, start, triples, query[others], entity[others], splits[others], own)
