@@ -34,9 +34,7 @@ def build(node: Mapping[str, Any] | None, *, plugins: Sequence[str] = (), **extr
     try:
         inspect.signature(target).bind(**arguments)
     except TypeError as error:
-        raise ConfigError(
-            f"{path} cannot be built from its configuration: {error}; see its signature."
-        ) from error
+        raise ConfigError(f"{path} cannot be built from its configuration: {error}; see its signature.") from error
     try:
         return hydra.utils.instantiate(dict(node), _recursive_=False, **extra)
     except hydra.errors.InstantiationException as error:

@@ -107,9 +107,7 @@ def _missing(node: Any, prefix: str = "") -> Iterator[str]:
 def _section(prefix: str, node: Any, schema: type, skip: Sequence[str] = ()) -> dict[str, Any]:
     """Keys, types and bounds of one mapping by its schema; fields in `skip` only have to be there."""
     if not isinstance(node, Mapping):
-        raise ConfigError(
-            f"{prefix} is {node!r} but must hold keys: set one of them, such as {prefix}.KEY=VALUE."
-        )
+        raise ConfigError(f"{prefix} is {node!r} but must hold keys: set one of them, such as {prefix}.KEY=VALUE.")
     dotted = f"{prefix}." if prefix else ""
     names = [f.name for f in fields(schema)]
     for key in node:
@@ -117,21 +115,15 @@ def _section(prefix: str, node: Any, schema: type, skip: Sequence[str] = ()) -> 
             raise ConfigError(unknown_key(f"{dotted}{key}"))
     for name in names:
         if name not in node:
-            raise ConfigError(
-                f"{dotted}{name} is missing: it was deleted, or a file of its group lacks it; set it."
-            )
+            raise ConfigError(f"{dotted}{name} is missing: it was deleted, or a file of its group lacks it; set it.")
     typed = OmegaConf.structured(schema)
-    return {
-        f.name: _value(dotted + f.name, node[f.name], typed, f) for f in fields(schema) if f.name not in skip
-    }
+    return {f.name: _value(dotted + f.name, node[f.name], typed, f) for f in fields(schema) if f.name not in skip}
 
 
 def _choice(group: str, node: Any, plugins: Sequence[str]) -> dict[str, Any]:
     """A group's choice: ours by its schema, another package's with whatever keys it has."""
     if not isinstance(node, Mapping):
-        raise ConfigError(
-            f"{group} is {node!r} but must be a choice of its group: {', '.join(SCHEMAS[group])}."
-        )
+        raise ConfigError(f"{group} is {node!r} but must be a choice of its group: {', '.join(SCHEMAS[group])}.")
     schema = schema_of(group, node.get("_target_"))
     if schema is not None:
         return _section(group, node, schema)
@@ -139,13 +131,9 @@ def _choice(group: str, node: Any, plugins: Sequence[str]) -> dict[str, Any]:
     ours = [t for s in SCHEMAS[group].values() if (t := getattr(s, "_target_", None))]
     if not target.startswith(tuple(f"{plugin}." for plugin in plugins)):
         if target.startswith("kgexp.") or "." not in target:
-            raise ConfigError(
-                f"{group}._target_ is {target}, which kgexp does not have{_meant(target, ours)}"
-            )
+            raise ConfigError(f"{group}._target_ is {target}, which kgexp does not have{_meant(target, ours)}")
         package = target.partition(".")[0]
-        raise ConfigError(
-            f"{group}._target_ is {target}, of a package that is not allowed: add plugins=[{package}]."
-        )
+        raise ConfigError(f"{group}._target_ is {target}, of a package that is not allowed: add plugins=[{package}].")
     return dict(node)
 
 
@@ -198,9 +186,7 @@ def _columns(config: dict[str, Any]) -> None:
 def _shares(config: dict[str, Any]) -> None:
     valid, test = config["dataset"]["valid"], config["dataset"]["test"]
     if valid + test >= 1:
-        raise ConfigError(
-            f"dataset.valid={valid} and dataset.test={test} leave no triples to train on: lower them."
-        )
+        raise ConfigError(f"dataset.valid={valid} and dataset.test={test} leave no triples to train on: lower them.")
 
 
 def _even_dim(config: dict[str, Any]) -> None:
@@ -238,9 +224,7 @@ def _validation(config: dict[str, Any]) -> None:
             f"early_stopping.patience counts validations, but none are made: {remedy}, or set it to null."
         )
     if config["schedule"]["_target_"] == "kgexp.optim.schedule.Plateau":
-        raise ConfigError(
-            f"schedule=plateau waits for validations, but none are made: {remedy}, or choose constant."
-        )
+        raise ConfigError(f"schedule=plateau waits for validations, but none are made: {remedy}, or choose constant.")
 
 
 def _mapped_on_cuda(config: dict[str, Any]) -> None:

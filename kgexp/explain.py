@@ -95,6 +95,4 @@ def _raised_by(error: BaseException, package: str) -> bool:
 def _one_line(text: str) -> str:
     """Without line breaks, and without OmegaConf's notes on where in its tree the trouble was."""
     notes = re.compile(r"\s*(full_key|object_type|reference_type|See https?:).*")
-    return " ".join(
-        " ".join(line.split()) for line in text.splitlines() if line.strip() and not notes.match(line)
-    )
+    return " ".join(" ".join(line.split()) for line in text.splitlines() if line.strip() and not notes.match(line))

@@ -27,9 +27,7 @@ MAY_CHANGE = (
     "evaluation.block",
 )
 _GLOBAL_GROUPS = ("experiment", "sweep", "local")  # their files set keys anywhere
-_HEAD = (
-    "# The resolved configuration of this run, written at its first start; a resumed run starts from it.\n"
-)
+_HEAD = "# The resolved configuration of this run, written at its first start; a resumed run starts from it.\n"
 
 
 def continues(resume: str | None, folder: str) -> bool:
@@ -39,13 +37,9 @@ def continues(resume: str | None, folder: str) -> bool:
         ConfigError: the folder holds a run that was not asked to be continued, or another one was.
     """
     if resume not in (None, "auto") and os.path.realpath(str(resume)) != os.path.realpath(folder):
-        raise ConfigError(
-            f"resume={resume} continues a run in its own folder: leave out -m, sweep and hydra.run.dir."
-        )
+        raise ConfigError(f"resume={resume} continues a run in its own folder: leave out -m, sweep and hydra.run.dir.")
     if holds_run(folder) and resume is None:
-        raise ConfigError(
-            f"{folder} holds a run already: continue it with resume=auto, or choose another folder."
-        )
+        raise ConfigError(f"{folder} holds a run already: continue it with resume=auto, or choose another folder.")
     return holds_run(folder)
 
 

@@ -92,20 +92,18 @@ class _Session:
             self._record.update(wandb_id=self._tracker.wandb_id)
             with self._stages.stage("initialise"):
                 entity, relation = parts.tables(storage)
-            self._train_and_test(parts, graph, {"entity": entity, "relation": relation}, stop)
+            self._train_and_test(parts, graph, entity, relation, stop)
 
-    def _train_and_test(
-        self, parts: Parts, graph: Graph, tables: dict[str, Table], stop: StopSignal
-    ) -> None:
-        vocabularies = {"entities.arrow": graph.entities.path, "relations.arrow": graph.relations.path}
+    def _train_and_test(self, parts: Parts, graph: Graph, entity: Table, relation: Table, stop: StopSignal) -> None:
+        tables = {"entity": entity, "relation": relation}
 
         def save(step: int, state: dict[str, Any]) -> None:
             state |= {"fingerprint": graph.fingerprint, "wandb_id": self._tracker.wandb_id}
-            self._store.save(step, tables, state, self._config, vocabularies)
+            self._store.save(step, tables, state, self._config, graph.vocabulary_files)
 
         mode = self._config["tracking"]["progress"]
-        evaluator = parts.evaluator(*tables.values(), self._say, ProgressCallback(mode, "queries", "rank"))
-        trainer = parts.trainer(*tables.values(), evaluator, self._tracker, self._stages, save)
+        evaluator = parts.evaluator(entity, relation, self._say, ProgressCallback(mode, "queries", "rank"))
+        trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save)
         self._restore(trainer, graph, tables)
         self._train(trainer, mode, stop)
         if stop.requested is not None:

@@ -62,6 +62,4 @@ def _read(stream: Any, size: int, path: Path, line: int) -> bytes:
     except OSError as error:
         packed = COMPRESSIONS.get(path.suffix)
         what = f"is no sound {packed} file" if packed else "cannot be read"
-        raise DataError(
-            f"{path}, near line {line}: the file {what} ({error}); fetch or pack it again."
-        ) from error
+        raise DataError(f"{path}, near line {line}: the file {what} ({error}); fetch or pack it again.") from error

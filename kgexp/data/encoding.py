@@ -34,9 +34,7 @@ def encode(files: Sequence[Columns]) -> Encoded:
     Raises:
         DataError: there are more names than int32 ids.
     """
-    entities, places = _numbered(
-        [file.names[role] for file in files for role in ("head", "tail")], "entities"
-    )
+    entities, places = _numbered([file.names[role] for file in files for role in ("head", "tail")], "entities")
     relations, kinds = _numbered([file.names["relation"] for file in files], "relations")
     heads, tails = places[0::2], places[1::2]
     triples = [np.stack(columns, axis=1) for columns in zip(heads, kinds, tails, strict=True)]
@@ -50,9 +48,7 @@ def _numbered(
     try:
         unified = pa.chunked_array([chunk for column in columns for chunk in column]).unify_dictionaries()
     except pa.ArrowInvalid as error:
-        raise DataError(
-            f"The files hold more {what} than the 2^31 - 1 that int32 ids can tell apart."
-        ) from error
+        raise DataError(f"The files hold more {what} than the 2^31 - 1 that int32 ids can tell apart.") from error
     chunks = iter(unified.chunks)
     numbers = [np.concatenate([next(chunks).indices.to_numpy() for _ in column]) for column in columns]
     return unified.chunk(0).dictionary, numbers

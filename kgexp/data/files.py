@@ -41,15 +41,11 @@ def find(path: str) -> Source:
     Raises:
         DataError: nothing is there, the folder has no train file, or two files claim the same split.
     """
-    place = (
-        _inside_package(path.removeprefix(_PACKAGE)) if path.startswith(_PACKAGE) else Path(path).expanduser()
-    )
+    place = _inside_package(path.removeprefix(_PACKAGE)) if path.startswith(_PACKAGE) else Path(path).expanduser()
     if place.is_file():
         return Source(place, ((WHOLE, place),))
     if not place.is_dir():
-        raise DataError(
-            f"{place} does not exist: give dataset.path the folder or the file that holds the triples."
-        )
+        raise DataError(f"{place} does not exist: give dataset.path the folder or the file that holds the triples.")
     found = [(name, file) for name in SPLITS if (file := _split_file(place, name)) is not None]
     if not found or found[0][0] != "train":
         names = ", ".join(sorted(entry.name for entry in place.iterdir())[:8]) or "nothing"
@@ -72,9 +68,7 @@ def fingerprint(parts: Iterable[object], source: Source) -> str:
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, hashlib.blake2b).hexdigest()
         except OSError as error:
-            raise DataError(
-                f"{path} cannot be read ({error.strerror}): check the file and its permissions."
-            ) from error
+            raise DataError(f"{path} cannot be read ({error.strerror}): check the file and its permissions.") from error
         digest.update(f"{role} {content}\n".encode())
     return digest.hexdigest()
 
@@ -83,9 +77,7 @@ def _inside_package(name: str) -> Path:
     root = Path(str(resources.files("kgexp.data")))
     known = sorted(path.parent.name for path in root.glob("*/train.txt.gz"))
     if name not in known:
-        raise DataError(
-            f"{_PACKAGE}{name} does not come with kgexp: dataset.path can name {', '.join(known)}."
-        )
+        raise DataError(f"{_PACKAGE}{name} does not come with kgexp: dataset.path can name {', '.join(known)}.")
     return root / name
 
 

@@ -71,6 +71,12 @@ class Graph:
         """m, counted over all splits."""
         return len(self.relations)
 
+    @property
+    def vocabulary_files(self) -> dict[str, Path]:
+        """The files of the two vocabularies, by the names that a checkpoint gives them."""
+        files = {_ENTITIES: self.entities.path, _RELATIONS: self.relations.path}
+        return {name: path for name, path in files.items() if path is not None}
+
     def split(self, name: str) -> Split:
         """The split called `train`, `valid` or `test`.
 
@@ -100,9 +106,7 @@ def write_graph(
 def open_graph(folder: Path, name: str, fingerprint: str) -> Graph:
     """Maps the files that `write_graph` wrote: nothing is read before it is used."""
     arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")}
-    train, valid, test = (
-        Split(split, arrays[f"{split}_triples"], arrays.get(f"{split}_weights")) for split in SPLITS
-    )
+    train, valid, test = (Split(split, arrays[f"{split}_triples"], arrays.get(f"{split}_weights")) for split in SPLITS)
     entities, relations = Vocabulary.load(folder / _ENTITIES), Vocabulary.load(folder / _RELATIONS)
     known = KnownTriples.from_arrays(len(relations), arrays)
     report = DataReport.from_dict(read_index(folder)["report"])

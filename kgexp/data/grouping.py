@@ -15,11 +15,7 @@ def grouped(*columns: Integers) -> tuple[Int64, Int64]:
     Returns:
         int64[N] the rows in sorted order, and int64[D] where each of the D distinct rows begins in it.
     """
-    order = (
-        np.lexsort(columns[::-1])
-        if (packed := _packed(columns)) is None
-        else np.argsort(packed, kind="stable")
-    )
+    order = np.lexsort(columns[::-1]) if (packed := _packed(columns)) is None else np.argsort(packed, kind="stable")
     begins = np.zeros(len(order), bool)
     begins[:1] = True
     for column in columns if packed is None else (packed,):

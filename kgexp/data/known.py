@@ -48,9 +48,7 @@ class KnownTriples:
     def build(cls, splits: Sequence[npt.NDArray[np.int32]], num_relations: int) -> "KnownTriples":
         """Indexes the splits' triples, int32[N, 3] each; split i gets bit `1 << i`."""
         triples = np.concatenate(splits)
-        bits = np.repeat(
-            np.array([1 << i for i in range(len(splits))], np.uint8), [len(split) for split in splits]
-        )
+        bits = np.repeat(np.array([1 << i for i in range(len(splits))], np.uint8), [len(split) for split in splits])
         answers = {}
         for side in Side:
             order, begins = grouped(triples[:, side.given], triples[:, 1], triples[:, side.column])
@@ -106,10 +104,7 @@ class KnownTriples:
         fields = _Answers.__dataclass_fields__
         return cls(
             num_relations,
-            {
-                side: _Answers(**{field: arrays[f"known_{side.label}_{field}"] for field in fields})
-                for side in Side
-            },
+            {side: _Answers(**{field: arrays[f"known_{side.label}_{field}"] for field in fields}) for side in Side},
         )
 
 

@@ -58,9 +58,7 @@ def fault(path: Path, block: Block, layout: Layout, header: bool = False) -> Dat
         header: the block is a header line, of which only the number of columns matters.
     """
     for number, raw in enumerate(block.text.removesuffix(b"\n").split(b"\n"), block.line):
-        problem = _text_fault(raw) or _fields_fault(
-            raw.decode().removesuffix("\r").split("\t"), layout, header
-        )
+        problem = _text_fault(raw) or _fields_fault(raw.decode().removesuffix("\r").split("\t"), layout, header)
         if problem:
             return DataError(f"{path}, line {number}: {problem}.")
     return None

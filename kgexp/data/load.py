@@ -36,9 +36,7 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
         ConfigError: an option of `dataset` cannot be used.
     """
     if dataset["format"] != "tsv":
-        raise ConfigError(
-            f"dataset.format is '{dataset['format']}', but the only format is tsv: set it to tsv."
-        )
+        raise ConfigError(f"dataset.format is '{dataset['format']}', but the only format is tsv: set it to tsv.")
     layout = Layout.of(dataset["columns"], bool(dataset["header"]))
     source = files.find(str(dataset["path"]))
     shares = Shares(dataset["valid"], dataset["test"], dataset["split_seed"]) if source.whole else None
@@ -67,9 +65,7 @@ def _build(
         parts, notes = _cut(parts[files.WHOLE], shares)
     weights = parts["train"].weights
     if weights is not None and not weights.any():
-        raise DataError(
-            f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights."
-        )
+        raise DataError(f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights.")
 
     say(f"Indexing {sum(map(len, parts.values())):,} triples of {len(encoded.entities):,} entities")
     order, ids = shuffled(len(encoded.entities))

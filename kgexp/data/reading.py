@@ -55,9 +55,7 @@ def read(path: Path, layout: Layout, block_bytes: int = BLOCK_BYTES) -> Columns:
             weights.append(table.column("weight").to_numpy())
     if not names["head"]:
         what = "nothing but a header" if layout.header else "nothing"
-        raise DataError(
-            f"{path}, line 1: expected a triple, but the file holds {what}; fill it or remove it."
-        )
+        raise DataError(f"{path}, line 1: expected a triple, but the file holds {what}; fill it or remove it.")
     return Columns(names, np.concatenate(weights) if layout.weighted else None)
 
 
@@ -100,9 +98,7 @@ def _parse_columns(text: bytes, layout: Layout) -> pa.Table:
     table = csv.read_csv(
         pa.BufferReader(text),
         read_options=csv.ReadOptions(column_names=columns, block_size=len(text)),
-        parse_options=csv.ParseOptions(
-            delimiter="\t", quote_char=False, double_quote=False, escape_char=False
-        ),
+        parse_options=csv.ParseOptions(delimiter="\t", quote_char=False, double_quote=False, escape_char=False),
         convert_options=csv.ConvertOptions(
             include_columns=wanted,
             column_types={role: pa.large_string() if role == "weight" else _NAME for role in wanted},

@@ -77,9 +77,7 @@ class DataReport:
         lines = [f"the {name} split is empty" for name in SPLITS if not self.splits[name].triples]
         for name, split in self.splits.items():
             if split.duplicates:
-                lines.append(
-                    f"{name}: {split.duplicates:,} triples repeat another one of the split; all are kept"
-                )
+                lines.append(f"{name}: {split.duplicates:,} triples repeat another one of the split; all are kept")
             for what, unseen in (("entities", split.unseen_entities), ("relations", split.unseen_relations)):
                 if unseen.names:
                     examples = ", ".join(f"'{example}'" for example in unseen.examples)

@@ -78,20 +78,14 @@ class Vocabulary:
         found = pc.index(self._names, pa.scalar(name, pa.large_string())).as_py()
         if found < 0:
             similar = ", ".join(f"'{other}'" for other in self._similar(name))
-            advice = (
-                f"perhaps you mean {similar}" if similar else "names are compared exactly, capitals included"
-            )
-            raise DataError(
-                f"There is no {self.kind} '{name}' among the {len(self)} of this graph: {advice}."
-            )
+            advice = f"perhaps you mean {similar}" if similar else "names are compared exactly, capitals included"
+            raise DataError(f"There is no {self.kind} '{name}' among the {len(self)} of this graph: {advice}.")
         return int(found)
 
     def save(self, path: Path) -> None:
         """Writes the vocabulary as an uncompressed Arrow file, which `load` maps."""
         types = json.dumps([list(kind) for kind in self.types])
-        schema = pa.schema(
-            [pa.field("name", pa.large_string(), nullable=False)], {"kind": self.kind, "types": types}
-        )
+        schema = pa.schema([pa.field("name", pa.large_string(), nullable=False)], {"kind": self.kind, "types": types})
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(pa.record_batch([self._names], schema=schema))
 

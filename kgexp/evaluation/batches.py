@@ -72,9 +72,7 @@ def batches(known: KnownTriples, side: Side, triples: Int64, size: int) -> Itera
         yield _batch(side, start, triples[start:], pieces)
 
 
-def _batch(
-    side: Side, start: int, triples: Int64, pieces: list[tuple[Int64, Int64, npt.NDArray[np.uint8]]]
-) -> Batch:
+def _batch(side: Side, start: int, triples: Int64, pieces: list[tuple[Int64, Int64, npt.NDArray[np.uint8]]]) -> Batch:
     query, entity, splits = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     mine = entity == triples[query, side.column]
     own = np.zeros(len(triples), dtype=np.uint8)

@@ -35,7 +35,7 @@ class Queries:
     @classmethod
     def of(cls, model: Model, rows: Tensor, answers: Tensor) -> "Queries":
         """Query rows float64[b, d] with the rows float64[b, d] of their answers."""
-        exact = model.score_pairs(rows, answers)
+        exact = model.rescore_pairs(rows, answers)
         scored = ~exact.isnan()
         return cls(torch.where(scored[:, None], rows, 0.0), torch.where(scored, exact, torch.inf), scored)
 
@@ -101,9 +101,7 @@ class Comparison:
             self.equal.index_add_(0, query, (sign == 0).long())
             self.nan += nan
         if answers != int(((own >= 0) & (own < decided.shape[1])).sum()):
-            raise RuntimeError(
-                f"{type(self._model).__name__}.score_error is smaller than the error of its score"
-            )
+            raise RuntimeError(f"{type(self._model).__name__}.score_error is smaller than the error of its score")
 
     def _exact_sign(self, query: Tensor, column: Tensor) -> tuple[Tensor, int]:
         """`sign` by the float64 kernel alone, and how many of the scores are NaN."""
@@ -114,7 +112,7 @@ class Comparison:
             piece = slice(start, start + step)
             q, c = query[piece], column[piece]
             rows = self._candidates[c] if self._candidates.ndim == 2 else self._candidates[q, c]
-            scores = self._model.score_pairs(self._queries.rows[q], rows.double())
+            scores = self._model.rescore_pairs(self._queries.rows[q], rows.double())
             missing = scores.isnan()
             nan += int(missing.sum())
             scores = torch.where(missing, -torch.inf, scores)

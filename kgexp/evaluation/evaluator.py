@@ -122,9 +122,7 @@ class Evaluator:
         values = metrics(counts, self._graph)
         warnings = tie_warnings(values)
         if len(counts) < counts.total:
-            warnings.append(
-                f"metrics of {split} are of a sample of {len(counts)} of its {counts.total} triples"
-            )
+            warnings.append(f"metrics of {split} are of a sample of {len(counts)} of its {counts.total} triples")
         for line in warnings:
             self._say(line)
         rows = relation_rows(counts, self._graph, self._name)

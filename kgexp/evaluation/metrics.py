@@ -99,9 +99,7 @@ def hits(twice: Int64, k: int) -> npt.NDArray[np.bool_]:
     return twice <= 2 * k
 
 
-def _of_filter(
-    counts: RankCounts, name: str, groups: dict[str, npt.NDArray[np.bool_]]
-) -> Iterator[tuple[str, float]]:
+def _of_filter(counts: RankCounts, name: str, groups: dict[str, npt.NDArray[np.bool_]]) -> Iterator[tuple[str, float]]:
     for tie in TIES:
         twice = counts.twice_ranks(name, tie)
         for side in SIDES if tie == "realistic" else ("both",):

@@ -105,9 +105,7 @@ class Ranker:
         relations = torch.from_numpy(batch.triples[:, 1].copy())
         ids = self.model.relation_rows(relations, side, self.graph.num_relations)
         given = self._read(batch.triples[:, side.given])
-        rows = self.model.query(
-            side, given, self.relation.read(ids.to(self.relation.device)).to(device).double()
-        )
+        rows = self.model.query(side, given, self.relation.read(ids.to(self.relation.device)).to(device).double())
         return Queries.of(self.model, rows, self._read(batch.answers))
 
     def _read(self, ids: Int64) -> Tensor:
@@ -119,9 +117,7 @@ class Ranker:
         device = self.entity.device
         found = torch.zeros((2, len(masks), len(batch)), dtype=torch.int64, device=device)
         answers = torch.from_numpy(batch.answers.copy()).to(device)
-        query, entity, splits = (
-            torch.from_numpy(x).to(device) for x in (batch.query, batch.entity, batch.splits)
-        )
+        query, entity, splits = (torch.from_numpy(x).to(device) for x in (batch.query, batch.entity, batch.splits))
         nan = 0
         for block in self.entity.local_blocks(self.block):
             comparison = Comparison(self.model, queries, block.rows, answers - block.start)

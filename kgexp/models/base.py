@@ -28,9 +28,7 @@ class Model(ABC):
         init_scale: standard deviation of `normal`, bound of `uniform`.
     """
 
-    def __init__(
-        self, dim: int, reciprocal: bool = True, init: str = "normal", init_scale: float = 1e-3
-    ) -> None:
+    def __init__(self, dim: int, reciprocal: bool = True, init: str = "normal", init_scale: float = 1e-3) -> None:
         self.dim = dim
         self.reciprocal = reciprocal
         self.init = init
@@ -57,9 +55,13 @@ class Model(ABC):
         float[b, 1, d] against float[b, k, d] gives float[b, 1, k] (own candidates for every query).
         """
 
-    @abstractmethod
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Query i against candidate i alone: float[b, d] twice to float[b].
+        """Query i against candidate i alone: float[b, d] twice to float[b]."""
+        return self.score(queries.unsqueeze(-2), candidates.unsqueeze(-2))[..., 0, 0]
+
+    @abstractmethod
+    def rescore_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """The same as `score_pairs`, slower, with bits that do not depend on the company.
 
         Every score is computed by itself, by the same operations in the same order whatever `b` is, so the same
         two rows give the same bits in any batch, on any number of threads. That is what near ties are decided by.
@@ -69,7 +71,8 @@ class Model(ABC):
     def score_error(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """float[b, 1]: a bound on |`score` - the exact score| for each query against any of the candidates.
 
-        It holds for any order of summation in the rows' dtype, and counts the rounding of the query itself.
+        It holds for any order of summation in the rows' dtype, and counts the rounding of the query itself, but
+        not what underflows: that hangs on the size of the rows and not on the model.
         """
 
     def score_triples(self, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
@@ -122,6 +125,10 @@ class DotProductModel(Model):
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score_pairs`."""
+        return (queries * candidates).sum(dim=-1)
+
+    def rescore_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """See `Model.rescore_pairs`."""
         return fold(torch.add, queries * candidates)
 
     def score_error(self, queries: Tensor, candidates: Tensor) -> Tensor:
@@ -131,7 +138,8 @@ class DotProductModel(Model):
         unit = torch.finfo(queries.dtype).eps / 2
         gamma = (self.dim + 4) * unit / (1 - (self.dim + 4) * unit)
         largest = candidates.norm(dim=-1).amax() if len(candidates) else candidates.new_zeros(())
-        return queries.norm(dim=-1, keepdim=True) * (largest * gamma * 1.01 * 2**0.5)
+        bound: Tensor = queries.norm(dim=-1, keepdim=True) * (largest * gamma * 1.01 * 2**0.5)
+        return bound
 
 
 def fold(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:

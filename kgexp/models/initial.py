@@ -22,5 +22,6 @@ DISTRIBUTIONS: dict[str, Callable[[int, UInt64], Float64]] = {"normal": _normal,
 
 def initial_rows(distribution: str, scale: float, stream: int, ids: Int64, dim: int) -> Float64:
     """Rows float64[u, dim] of the table `stream` for the ids int64[u], `scale` times the named distribution."""
-    counters = ids.astype(np.uint64)[:, None] * np.uint64(dim) + np.arange(dim, dtype=np.uint64)
+    first: UInt64 = ids.astype(np.uint64) * np.uint64(dim)
+    counters = first[:, None] + np.arange(dim).astype(np.uint64)
     return scale * DISTRIBUTIONS[distribution](stream, counters)

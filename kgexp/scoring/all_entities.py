@@ -18,9 +18,7 @@ from kgexp.scoring.losses import Loss
 from kgexp.sharding.table import Block, Table
 
 
-def all_entities_loss(
-    queries: Tensor, answers: Tensor, model: Model, loss: Loss, entity: Table, block: int
-) -> Tensor:
+def all_entities_loss(queries: Tensor, answers: Tensor, model: Model, loss: Loss, entity: Table, block: int) -> Tensor:
     """The losses float[q] of queries float[q, d] whose answers are the ids int64[q], against all entities.
 
     Args:
@@ -31,7 +29,7 @@ def all_entities_loss(
         entity: the table; `update` must follow the backward pass, for the rows' gradient waits in its buffer.
         block: entities scored at a time.
     """
-    losses: Tensor = _AllEntities.apply(queries, answers, _Scorer(model, loss, entity, block))
+    losses: Tensor = _AllEntities.apply(queries, answers, _Scorer(model, loss, entity, block))  # type: ignore[no-untyped-call]
     return losses
 
 

@@ -49,9 +49,7 @@ class Tracker:
         """Raises ConfigError or KgexpError, in one sentence, where W&B is wanted and cannot start."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._config["mode"] != "disabled":
-            self._wandb = WandbRun(
-                self._config, self._folder, self._run_config, self._wandb_id, self._job_type
-            )
+            self._wandb = WandbRun(self._config, self._folder, self._run_config, self._wandb_id, self._job_type)
             if self._wandb.url is not None:
                 self.say(f"Weights & Biases: {self._wandb.url}")
         return self

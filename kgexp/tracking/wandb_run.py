@@ -57,9 +57,7 @@ class WandbRun:
         self.id: str = self._run.id
         self.url: str | None = self._run.url if online else None
         self.sync_command = (
-            None
-            if online
-            else f"wandb sync --yes {shlex.quote(str(folder.absolute() / 'wandb'))}/offline-run-*"
+            None if online else f"wandb sync --yes {shlex.quote(str(folder.absolute() / 'wandb'))}/offline-run-*"
         )
 
     def log(self, step: int, row: Mapping[str, float | int | str]) -> None:

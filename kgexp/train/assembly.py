@@ -9,9 +9,7 @@ import torch
 
 from kgexp.build import build
 from kgexp.data.graph import Graph
-from kgexp.data.sides import Side
 from kgexp.evaluation.evaluator import Evaluator
-from kgexp.models.base import Model
 from kgexp.randomness import Purpose, key
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage

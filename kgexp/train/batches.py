@@ -25,9 +25,7 @@ class Batches:
         device, dtype: where the batches go, and of what type their weights are.
     """
 
-    def __init__(
-        self, split: Split, batch_size: int, seed: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, split: Split, batch_size: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         self._split = split
         self._batch_size = batch_size
         self._seed = seed

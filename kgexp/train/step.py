@@ -50,7 +50,7 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
     total = loss
     if objective.regularizer is not None:
         total = loss + objective.regularizer.penalty(objective.model, rows)
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     entity.update(entities.ids, _gradient(entity_rows), factor)
     relation.update(relations.ids, _gradient(relation_rows), factor)
     return loss.detach()
@@ -84,9 +84,7 @@ def _entity_ids(batch: Batch, drawn: Mapping[Side, Sequence[Tensor]]) -> list[Te
 def _relation_ids(objective: Objective, batch: Batch) -> list[Tensor]:
     """The relation rows of every side that is trained."""
     relations = batch.triples[:, 1]
-    return [
-        objective.model.relation_rows(relations, side, objective.num_relations) for side in objective.scoring.sides
-    ]
+    return [objective.model.relation_rows(relations, side, objective.num_relations) for side in objective.scoring.sides]
 
 
 def _distribute(

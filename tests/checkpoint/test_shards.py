@@ -1,5 +1,6 @@
 """Shards against the safetensors library and torch's distributed checkpoint; read by any range, written by anyone."""
 
+import itertools
 import os
 import stat
 
@@ -20,7 +21,7 @@ def table(n=501, d=7, dtype=torch.float32):
 def write(folder, weight, cuts):
     """A tensor in files of rows `cuts[i] … cuts[i + 1]`."""
     paths = []
-    for i, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for i, (start, stop) in enumerate(itertools.pairwise(cuts)):
         paths.append(folder / f"entity-{i}.safetensors")
         write_shard(paths[-1], {"entity.weight": weight[start:stop], "entity.sum": weight[start:stop, 0]}, start)
     return paths

@@ -35,11 +35,7 @@ print(count)
 
 
 def shipped(root: Path) -> set[str]:
-    return {
-        str(path.relative_to(root))
-        for path in root.rglob("*.yaml")
-        if path.relative_to(root).parts[0] != "local"
-    }
+    return {str(path.relative_to(root)) for path in root.rglob("*.yaml") if path.relative_to(root).parts[0] != "local"}
 
 
 @pytest.mark.slow
@@ -81,9 +77,7 @@ def test_a_wheel_composes_every_choice_of_every_group(tmp_path):
     ]
     subprocess.run(install, check=True, capture_output=True, timeout=200)
     # The dependencies come from this environment, after the installed package.
-    (site / "dependencies.pth").write_text(
-        "\n".join(path for path in sys.path if path.endswith("site-packages"))
-    )
+    (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
 
     assert shipped(site / "kgexp" / "conf") == shipped(ROOT / "conf")
     assert not (site / "kgexp" / "conf" / "local").exists()

@@ -63,9 +63,7 @@ def test_other_packages_may_not_be_built_from(plugin, target):
     assert "may not be built" in refused({"_target_": target}, plugin)
 
 
-@pytest.mark.parametrize(
-    "target", ["kgexp.cli.os.system", "kgexp.cli.sys.exit", "plugin_of_test.os.path.exists"]
-)
+@pytest.mark.parametrize("target", ["kgexp.cli.os.system", "kgexp.cli.sys.exit", "plugin_of_test.os.path.exists"])
 def test_what_a_package_only_imported_is_not_its_own(plugin, target):
     assert "may not be built" in refused({"_target_": target}, plugin)
 

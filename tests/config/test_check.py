@@ -93,9 +93,7 @@ def test_a_bad_value_is_named(valid, key, value, words):
         assert word in text
 
 
-@pytest.mark.parametrize(
-    "key", ["model.dim", "train.epochs", "train", "model", "seed", "evaluation.objective"]
-)
+@pytest.mark.parametrize("key", ["model.dim", "train.epochs", "train", "model", "seed", "evaluation.objective"])
 def test_a_deleted_key_is_missed(valid, key):
     *parents, last = key.split(".")
     node = valid
@@ -131,9 +129,7 @@ def test_the_ends_of_the_bounds_are_good(valid, key, value):
     assert config == value
 
 
-@pytest.mark.parametrize(
-    "silence", [{"splits": []}, {"splits": ["test"]}, {"every_epochs": 0, "every_steps": 0}]
-)
+@pytest.mark.parametrize("silence", [{"splits": []}, {"splits": ["test"]}, {"every_epochs": 0, "every_steps": 0}])
 def test_what_waits_for_validations_needs_some(valid, silence):
     valid["evaluation"] |= silence
     check(valid)

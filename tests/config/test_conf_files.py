@@ -35,9 +35,7 @@ def keys(path: Path) -> set[str]:
 def test_every_file_and_every_key_is_explained(path):
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
-    assert any(line.startswith("# ") and "@package" not in line for line in lines[:2]), (
-        "no comment at the head"
-    )
+    assert any(line.startswith("# ") and "@package" not in line for line in lines[:2]), "no comment at the head"
     for name, line in leaves(yaml.compose(text)):
         above = lines[line - 1].lstrip() if line else ""
         assert "  # " in lines[line] or above.startswith("# "), f"{name} has no comment"

@@ -173,9 +173,5 @@ def test_a_cache_that_cannot_be_written(group, tmp_path):
 
 def test_without_a_cache_the_folder_goes_with_the_process(group, tmp_path):
     code = f"from kgexp.data.load import load; g = load({group | {'cache': None}!r}); print(g.entities.path)"
-    path = Path(
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
+    path = Path(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
     assert path.name == "entities.arrow" and not path.parent.exists() and not path.parent.parent.exists()

@@ -109,9 +109,7 @@ def test_weights_follow_their_triples(loaded, dataset, tmp_path):
     graph = load(dataset(path, columns=columns, valid=0.2, test=0.2))
     parts = [graph.train, graph.valid, graph.test]
     found = [
-        (*triple, weight)
-        for part in parts
-        for triple, weight in zip(named(graph, part), part.weights, strict=True)
+        (*triple, weight) for part in parts for triple, weight in zip(named(graph, part), part.weights, strict=True)
     ]
     assert sorted(found) == sorted(rows)
 

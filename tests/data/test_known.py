@@ -30,9 +30,7 @@ def draw(generator, count, n, m):
 def assert_equal_to_reference(known, splits, side, triples):
     query, entity, mask = known.lookup(side, triples)
     assert (query.dtype, entity.dtype, mask.dtype) == (np.int64, np.int64, np.uint8)
-    assert list(zip(query.tolist(), entity.tolist(), mask.tolist(), strict=True)) == reference(
-        splits, side, triples
-    )
+    assert list(zip(query.tolist(), entity.tolist(), mask.tolist(), strict=True)) == reference(splits, side, triples)
 
 
 @pytest.mark.parametrize("side", Side)

@@ -166,9 +166,7 @@ def test_bad_lines_are_named(write, case: str):
 @pytest.mark.parametrize("text", BAD_WEIGHTS)
 def test_bad_weights_are_named(write, text: str):
     good = b"".join(b"h%d\tr\tt\t0.5\n" % i for i in range(5))
-    refused(
-        write(good + f"a\tb\tc\t{text}\n".encode() + good), 6, "weight '.*' is no finite number", WEIGHTED
-    )
+    refused(write(good + f"a\tb\tc\t{text}\n".encode() + good), 6, "weight '.*' is no finite number", WEIGHTED)
 
 
 def test_bytes_in_ignored_columns_count_too(write):

@@ -69,7 +69,7 @@ def _reference(model, entity, relation, graph, triples, mask):
             answer = triple[side.column]
             r = model.relation_rows(torch.tensor([triple[1]]), side, graph.num_relations)
             query = model.query(side, rows[triple[side.given]][None], relation_rows[r])
-            scores = model.score_pairs(query.expand(len(rows), -1), rows)
+            scores = model.rescore_pairs(query.expand(len(rows), -1), rows)
             scores = [-np.inf if score != score else score for score in scores.tolist()]
             for e, score in enumerate(scores):
                 other = list(triple)

@@ -34,11 +34,7 @@ def test_valid_is_filtered_without_test_and_with_it(case):
 
 
 def test_test_has_one_filter(case):
-    names = {
-        name.split("/")[1]
-        for name in Evaluator(CONFIG, *case).evaluate("test").metrics
-        if name.count("/") > 2
-    }
+    names = {name.split("/")[1] for name in Evaluator(CONFIG, *case).evaluate("test").metrics if name.count("/") > 2}
     assert names == {"filtered"}
 
 
@@ -59,9 +55,7 @@ def test_the_objective_is_among_the_metrics(case, objective, sign):
         assert evaluator.objective_sign == sign
 
 
-@pytest.mark.parametrize(
-    "change", [{"objective": "mrr"}, {"objective": "realistic/both/mmr"}, {"protocol": "ful"}]
-)
+@pytest.mark.parametrize("change", [{"objective": "mrr"}, {"objective": "realistic/both/mmr"}, {"protocol": "ful"}])
 def test_what_does_not_exist_is_refused(case, change):
     with pytest.raises(ConfigError, match=f"evaluation.{next(iter(change))}"):
         Evaluator(CONFIG | change, *case)
@@ -69,8 +63,7 @@ def test_what_does_not_exist_is_refused(case, change):
 
 def test_sampled_metrics_share_no_name_with_full_ones(case):
     full, sampled = (
-        Evaluator(CONFIG | {"protocol": protocol}, *case).evaluate("test").metrics
-        for protocol in ("full", "sampled")
+        Evaluator(CONFIG | {"protocol": protocol}, *case).evaluate("test").metrics for protocol in ("full", "sampled")
     )
     assert {name for name in full.keys() & sampled.keys() if name.endswith("mrr")} == set()
 

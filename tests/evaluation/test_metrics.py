@@ -81,9 +81,7 @@ def test_groups_by_hand(values):
 
 def test_macro_over_queries_counts_each_query_once(graph):
     # Two triples of the same tail query (0, r1, ?) with ranks 1 and 4; head queries all differ, all rank 1.
-    counts = make_counts(
-        [(0, 1, 4), (0, 1, 5), (2, 1, 6)], [(0, 0), (0, 3), (0, 1)], np.zeros((3, 2)), [(9, 9)] * 3
-    )
+    counts = make_counts([(0, 1, 4), (0, 1, 5), (2, 1, 6)], [(0, 0), (0, 3), (0, 1)], np.zeros((3, 2)), [(9, 9)] * 3)
     values = metrics(counts, graph)
     tail = [(1 + 1 / 4) / 2, 1 / 2]
     assert values["test/filtered/realistic/tail/macro_query/mrr"] == pytest.approx(np.mean(tail))

@@ -110,9 +110,9 @@ def test_a_constant_model_gets_the_middle_rank_exactly_and_in_bounded_pieces(mad
     entity.state_tensors()["weight"].fill_(0.3)
     relation.state_tensors()["weight"].fill_(0.7)
     pieces = []
-    score_pairs = model.score_pairs
+    rescore_pairs = model.rescore_pairs
     monkeypatch.setattr(compare, "PIECE", 4000)
-    monkeypatch.setattr(model, "score_pairs", lambda q, c: (pieces.append(len(q)), score_pairs(q, c))[1])
+    monkeypatch.setattr(model, "rescore_pairs", lambda q, c: (pieces.append(len(q)), rescore_pairs(q, c))[1])
     counts = rank(model, entity, relation, graph, queries=64, block=200)
     assert max(pieces) <= 4000 // 8
     for name in FILTERS:
@@ -163,9 +163,7 @@ def test_swapped_heads_and_tails_swap_the_sides(made):
     graph = made.random_graph(61, 3, (200, 20, 30))
     model, entity, relation = made.random_model("complex", graph, reciprocal=False)
     counts = rank(model, entity, relation, graph)
-    turned = made.graph(
-        *(split.triples[:, ::-1] for split in (graph.train, graph.valid, graph.test)), n=61, m=3
-    )
+    turned = made.graph(*(split.triples[:, ::-1] for split in (graph.train, graph.valid, graph.test)), n=61, m=3)
     conjugate = relation.state_tensors()["weight"] * torch.tensor([1.0] * 4 + [-1.0] * 4)
     other = rank(model, entity, made.table("relation", conjugate), turned)
     np.testing.assert_array_equal(as_arrays(other)[..., ::-1], as_arrays(counts))
@@ -200,10 +198,7 @@ def test_infinite_scores_tie_with_each_other(made):
     rows = np.array([[1.0], [np.inf], [np.inf], [np.inf], [2.0], [-np.inf]], dtype=np.float32)
     tables = made.table("entity", rows), made.table("relation", np.ones((2, 1), np.float32))
     counts = rank(DistMult(1, True), *tables, graph, filters={"raw": 0, "filtered": 7}, block=4)
-    tails = {
-        name: (counts.greater[name][:, 1].tolist(), counts.equal[name][:, 1].tolist())
-        for name in counts.filters
-    }
+    tails = {name: (counts.greater[name][:, 1].tolist(), counts.equal[name][:, 1].tolist()) for name in counts.filters}
     assert tails == {"raw": ([0, 3], [2, 0]), "filtered": ([0, 1], [1, 0])}
 
 
@@ -251,9 +246,7 @@ def test_triples_of_no_split_can_be_ranked(made):
 def test_progress_reaches_its_total(made):
     graph = made.random_graph(61, 3, (100, 10, 60))
     seen = []
-    counts = rank(
-        *made.random_model("distmult", graph), graph, queries=13, progress=lambda *at: seen.append(at)
-    )
+    counts = rank(*made.random_model("distmult", graph), graph, queries=13, progress=lambda *at: seen.append(at))
     assert seen[-1] == (2 * len(counts), 2 * len(counts))
     assert len(seen) > 8
     assert seen == sorted(seen)

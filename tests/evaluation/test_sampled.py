@@ -35,19 +35,13 @@ def test_counts_are_those_of_the_drawn_entities(case):
         for i, triple in enumerate(counts.triples.tolist()):
             r = triple[1] + graph.num_relations * (side is Side.HEAD)
             query = model.query(side, rows[triple[side.given]][None], relations[r][None])
-            score = {
-                e: model.score_pairs(query, rows[e][None]).item() for e in {*drawn[i], triple[side.column]}
-            }
+            score = {e: model.rescore_pairs(query, rows[e][None]).item() for e in {*drawn[i], triple[side.column]}}
             answer = score[triple[side.column]]
             for name in counts.filters:
                 others = [e for e in drawn[i].tolist() if e != triple[side.column]]
                 if name == NAME:
-                    others = [
-                        e for e in others if (triple[0], triple[1], e) not in known or side is Side.HEAD
-                    ]
-                    others = [
-                        e for e in others if (e, triple[1], triple[2]) not in known or side is Side.TAIL
-                    ]
+                    others = [e for e in others if (triple[0], triple[1], e) not in known or side is Side.HEAD]
+                    others = [e for e in others if (e, triple[1], triple[2]) not in known or side is Side.TAIL]
                 assert counts.candidates[name][i, side] == len(others) + 1
                 assert counts.greater[name][i, side] == sum(score[e] > answer for e in others)
                 assert counts.equal[name][i, side] == sum(score[e] == answer for e in others)
@@ -85,7 +79,5 @@ def test_the_name_says_that_it_is_a_sample(case):
 
 def test_a_graph_without_known_answers_in_the_sample(made):
     graph = made.graph([(0, 0, 1)], test=[(2, 0, 3)], n=5)
-    counts = SampledRanker(*made.random_model("distmult", graph), graph, candidates=4, seed=0).rank(
-        "test", {NAME: ALL}
-    )
+    counts = SampledRanker(*made.random_model("distmult", graph), graph, candidates=4, seed=0).rank("test", {NAME: ALL})
     assert (counts.candidates[NAME] <= 5).all()

@@ -19,9 +19,7 @@ def read(folder):
     names = {}
     splits = {}
     for split in ("train", "valid", "test"):
-        lines = [
-            line.split("\t") for line in (folder / f"{split}.txt").read_text(encoding="utf-8").splitlines()
-        ]
+        lines = [line.split("\t") for line in (folder / f"{split}.txt").read_text(encoding="utf-8").splitlines()]
         splits[split] = np.array(
             [
                 [
@@ -61,6 +59,4 @@ def train(triples, n, m):
 if __name__ == "__main__":
     splits, n, m = read(Path(sys.argv[1]))
     entity, relation = train(splits["train"], n, m)
-    np.savez_compressed(
-        Path(__file__).with_name("umls_complex.npz"), entity=entity, relation=relation, **splits
-    )
+    np.savez_compressed(Path(__file__).with_name("umls_complex.npz"), entity=entity, relation=relation, **splits)

@@ -52,9 +52,7 @@ def embedding(values):
     initializer."""
     reals = torch.view_as_real(values) if values.is_complex() else values
     shape, initializer = values.shape[1:], PretrainedInitializer(reals)
-    return Embedding(
-        max_id=len(values), shape=shape, initializer=initializer, dtype=values.dtype, trainable=False
-    )
+    return Embedding(max_id=len(values), shape=shape, initializer=initializer, dtype=values.dtype, trainable=False)
 
 
 class Reciprocal(ERModel):

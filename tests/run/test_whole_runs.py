@@ -2,6 +2,7 @@
 
 import json
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -62,7 +63,11 @@ def test_other_choices_run_too(command, overrides):
 
 def test_early_stopping_reports_the_best_checkpoint(command):
     done = command.run(
-        "train.epochs=200", "optimizer.lr=0.5", "evaluation.every_epochs=2", "early_stopping.patience=2", "checkpoint.keep=1"
+        "train.epochs=200",
+        "optimizer.lr=0.5",
+        "evaluation.every_epochs=2",
+        "early_stopping.patience=2",
+        "checkpoint.keep=1",
     )
     assert done.returncode == 0, done.stderr
     result, rows = command.result, command.rows()
@@ -78,14 +83,16 @@ def test_a_stop_signal_saves_and_the_run_goes_on_where_it_was(command, signum):
     process = command.start("train.epochs=5000", "checkpoint.every_epochs=0", "evaluation=none")
     command.wait_for_step(process, 5)
     process.send_signal(signum)
-    out, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signum, err
     assert "Traceback" not in err
     stopped = command.result
     assert stopped["status"] == "stopped" and stopped["step"] >= 5
     assert [path.name for path in command.checkpoints()] == [f"step_{stopped['step']:010d}"]
     steps = stopped["step"] + 3
-    done = command.run("train.epochs=5000", f"train.steps={steps}", "checkpoint.every_epochs=0", "resume=auto", "evaluation=none")
+    done = command.run(
+        "train.epochs=5000", f"train.steps={steps}", "checkpoint.every_epochs=0", "resume=auto", "evaluation=none"
+    )
     assert done.returncode == 0, done.stderr
     assert f"resuming after step {stopped['step']}" in done.stdout
     assert command.result["status"] == "finished" and command.result["step"] == steps
@@ -119,7 +126,7 @@ def test_other_data_cannot_be_slipped_in(command, tmp_path):
     copy.mkdir()
     source = command.arguments[1].partition("=")[2]
     for name in ("train", "valid", "test"):
-        text = open(f"{source}/{name}.txt").read()
+        text = Path(source, f"{name}.txt").read_text()
         (copy / f"{name}.txt").write_text(text + ("e0\tr0\te5\n" if name == "train" else ""))
     config = command.folder / "config.yaml"
     config.write_text(config.read_text().replace(source, str(copy)))

@@ -94,16 +94,12 @@ def test_local_refuses_a_gpu(tmp_path: Path) -> None:
 def test_local_refuses_what_the_disk_cannot_hold(tmp_path: Path) -> None:
     storage = LocalStorage()
     storage.open(tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"needs 4,000,000\.0 GB for .*entity\.weight\.bin.*set storage\.path"
-    ):
+    with pytest.raises(ConfigError, match=r"needs 4,000,000\.0 GB for .*entity\.weight\.bin.*set storage\.path"):
         storage.empty("entity.weight", (10**12, 1000), torch.float32, CPU)
     assert not (tmp_path / "tables" / "entity.weight.bin").exists()
 
 
-def test_room_promised_to_one_table_is_not_given_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_promised_to_one_table_is_not_given_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000_000))
     storage = LocalStorage()
@@ -116,7 +112,5 @@ def test_room_promised_to_one_table_is_not_given_to_the_next(
 
 def test_local_names_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(
-        ConfigError, match=r"storage\.path: the folder .*file/tables for tables cannot be made"
-    ):
+    with pytest.raises(ConfigError, match=r"storage\.path: the folder .*file/tables for tables cannot be made"):
         LocalStorage(str(tmp_path / "file" / "tables")).open(tmp_path)

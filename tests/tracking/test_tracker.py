@@ -97,9 +97,7 @@ def test_say_prints_one_line_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptu
     with Tracker(DISABLED, tmp_path, {}, stream=stream) as tracker, caplog.at_level(logging.INFO, "kgexp"):
         tracker.say("501 entities at 100 % of memory")
     assert stream.getvalue() == "501 entities at 100 % of memory\n"
-    assert [(r.name, r.getMessage()) for r in caplog.records] == [
-        ("kgexp", "501 entities at 100 % of memory")
-    ]
+    assert [(r.name, r.getMessage()) for r in caplog.records] == [("kgexp", "501 entities at 100 % of memory")]
 
 
 def test_say_prints_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,16 +124,12 @@ def test_a_failure_to_log_is_told_once_and_the_run_goes_on(
     assert run.exit_code == 0
 
 
-def test_a_run_that_cannot_start_is_refused_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_cannot_start_is_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     with (
-        pytest.raises(
-            KgexpError, match=r"^Weights & Biases did not start in mode online \(.+\): run `wandb"
-        ) as error,
+        pytest.raises(KgexpError, match=r"^Weights & Biases did not start in mode online \(.+\): run `wandb") as error,
         Tracker(CONFIG | {"mode": "online"}, tmp_path, {}),
     ):
         pytest.fail("the run started")
