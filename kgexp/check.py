@@ -1,7 +1,7 @@
 """The rules that a configuration has to keep, beyond what composing it can tell."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -63,6 +63,25 @@ def resolved(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     plain = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
     assert isinstance(plain, Mapping)
     return {str(key): value for key, value in plain.items()}
+
+
+def without_leftovers(config: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """The configuration without what an experiment set for choices that the command line replaced by others.
+
+    Args:
+        config: plain containers.
+        given: the keys that the command line names; they stay, for `check` to judge.
+    """
+    tidy = dict(config)
+    for group, schemas in SCHEMAS.items():
+        node = config.get(group)
+        schema = schema_of(group, node.get("_target_")) if isinstance(node, Mapping) else None
+        if schema is None or not isinstance(node, Mapping):
+            continue
+        own = {f.name for f in fields(schema)}
+        others = {f.name for other in schemas.values() for f in fields(other)} - own
+        tidy[group] = {key: value for key, value in node.items() if key not in others or f"{group}.{key}" in given}
+    return tidy
 
 
 def unknown_key(key: str) -> str:

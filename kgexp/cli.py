@@ -16,9 +16,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from kgexp import resume
-from kgexp.check import check, resolved
+from kgexp.check import check, resolved, without_leftovers
 from kgexp.config import config_dir
 from kgexp.explain import explain
+from kgexp.threads import let_idle_threads_sleep
 
 log = logging.getLogger("kgexp")
 
@@ -62,23 +63,17 @@ def _run(cfg: DictConfig) -> float | None:
     """Checks the configuration, settles the folder, runs."""
     settings = HydraConfig.get()
     folder = str(settings.runtime.output_dir)
+    overrides = list(settings.overrides.task)
+    composed = without_leftovers(resolved(cfg), resume.given_keys(overrides))
     if resume.continues(cfg.get("resume"), folder):
-        config = check(resume.merge(resume.load(folder), resolved(cfg), list(settings.overrides.task)))
+        config = check(resume.merge(resume.load(folder), composed, overrides))
     else:
-        config = check(cfg)
+        config = check(composed)
         resume.save(config, folder)
-    _let_idle_threads_sleep()
+    let_idle_threads_sleep()
     from kgexp.run import run  # torch
 
     return run(config, folder)
-
-
-def _let_idle_threads_sleep() -> None:
-    """OpenMP threads that wait for work burn their core for milliseconds, as if it were theirs alone. Where other
-    processes want it, every operation then waits for a thread that is not running: ten times slower. Some hundred
-    turns of spinning keep nearly all of the speed on a quiet machine. It must be set before torch is imported."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "300")
 
 
 @contextmanager

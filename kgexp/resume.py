@@ -77,8 +77,7 @@ def merge(saved: Mapping[str, Any], composed: Mapping[str, Any], overrides: Sequ
     """
     before, now = _leaves(saved), _leaves(composed)
     changed, refused = {}, []
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        path = override.package or override.key_or_group.replace("/", ".")
+    for path in given_keys(overrides):
         if path == "resume":
             continue
         everywhere = path in _GLOBAL_GROUPS
@@ -98,6 +97,12 @@ def merge(saved: Mapping[str, Any], composed: Mapping[str, Any], overrides: Sequ
     # Which packages are trusted is for the one who starts the run to say, not for a folder.
     merged = _tree(before | changed)
     return merged | {"resume": composed.get("resume"), "plugins": composed.get("plugins", [])}
+
+
+def given_keys(overrides: Sequence[str]) -> list[str]:
+    """The keys and groups that command-line arguments set, with dots: `["model.dim=5"]` to `["model.dim"]`."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [override.package or override.key_or_group.replace("/", ".") for override in parsed]
 
 
 def _leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

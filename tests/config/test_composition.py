@@ -7,8 +7,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from kgexp.build import build
-from kgexp.check import check
+from kgexp.check import check, resolved, without_leftovers
 from kgexp.config import config_dir
+from kgexp.errors import ConfigError
+from kgexp.resume import given_keys
 from kgexp.schemas import SCHEMAS
 
 CONF = Path(config_dir())
@@ -26,29 +28,28 @@ def test_every_choice_composes(composed, group, choice):
         assert (built is None) == (config[group]["_target_"] is None)
 
 
+def settled(composed, *arguments):
+    """What the command line would run for its arguments."""
+    return check(without_leftovers(resolved(composed(*arguments)), given_keys(arguments)))
+
+
 @pytest.mark.parametrize("experiment", NAMES["experiment"])
 def test_every_experiment_goes_with_every_scoring_and_model(composed, experiment):
-    losses = cycle(SCHEMAS["loss"])
+    losses, regularizers = cycle(SCHEMAS["loss"]), cycle(SCHEMAS["regularizer"])
     for scoring, model in product(SCHEMAS["scoring"], SCHEMAS["model"]):
-        loss = next(losses)
-        choices = {"scoring": scoring, "loss": loss, "model": model}
+        choices = {"scoring": scoring, "loss": next(losses), "model": model, "regularizer": next(regularizers)}
         arguments = [f"{group}={choice}" for group, choice in choices.items()]
-        config = check(composed(f"experiment={experiment}", "dataset.path=graph", *arguments))
+        config = settled(composed, f"experiment={experiment}", "dataset.path=graph", *arguments)
         for group, choice in choices.items():
             assert config[group]["_target_"] == SCHEMAS[group][choice]._target_
 
 
-def test_experiments_have_the_numbers_they_are_named_for(composed):
-    numbers = {}
-    for name in NAMES["experiment"]:
-        config = check(composed(f"experiment={name}", "dataset.path=graph"))
-        numbers[name] = (config["model"]["dim"], config["train"]["batch_size"], config["train"]["epochs"])
-    assert numbers == {
-        "codex_s_complex": (200, 500, 30),
-        "fb15k237_complex_negatives": (200, 1000, 10),
-        "kinship_complex": (400, 50, 20),
-        "umls_complex": (200, 50, 50),
-    }
+def test_an_experiments_values_hold_for_its_own_choices(composed):
+    experiment = ("experiment=umls_complex", "dataset.path=graph")
+    assert settled(composed, *experiment)["regularizer"]["weight"] == 0.005
+    assert settled(composed, *experiment, "regularizer=none")["regularizer"] == {"_target_": None}
+    with pytest.raises(ConfigError, match=r"regularizer\.weight belongs to regularizer=n3"):
+        settled(composed, *experiment, "regularizer=none", "regularizer.weight=0.1")
 
 
 @pytest.mark.parametrize("sweep", NAMES["sweep"])
