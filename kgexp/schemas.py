@@ -27,7 +27,6 @@ class Files:
 
     name: str = MISSING
     path: str = MISSING
-    format: str = one_of("tsv")
     columns: list[str] = one_of("head", "relation", "tail", "weight", "ignore")
     header: bool = MISSING
     valid: float = number(at_least=0, below=1)

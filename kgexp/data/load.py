@@ -14,7 +14,7 @@ from kgexp.data.layout import Layout
 from kgexp.data.reading import read
 from kgexp.data.splitting import Shares
 from kgexp.data.vocabulary import Vocabulary, shuffled
-from kgexp.errors import ConfigError, DataError
+from kgexp.errors import DataError
 
 FORMAT_VERSION = 1
 """Part of every fingerprint: goes up when the ids, the splits or the files of the cache change."""
@@ -28,15 +28,13 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
     """The graph of a data set: the first time read from its files into the cache, later only mapped.
 
     Args:
-        dataset: `name`, `path`, `format`, `columns`, `header`, `valid`, `test`, `split_seed` and `cache`.
+        dataset: `name`, `path`, `columns`, `header`, `valid`, `test`, `split_seed` and `cache`.
         say: is told, in a sentence each, about steps that may take a while.
 
     Raises:
         DataError: the files cannot be used; the message names the file and the line.
         ConfigError: an option of `dataset` cannot be used.
     """
-    if dataset["format"] != "tsv":
-        raise ConfigError(f"dataset.format is '{dataset['format']}', but the only format is tsv: set it to tsv.")
     layout = Layout.of(dataset["columns"], bool(dataset["header"]))
     source = files.find(str(dataset["path"]))
     shares = Shares(dataset["valid"], dataset["test"], dataset["split_seed"]) if source.whole else None

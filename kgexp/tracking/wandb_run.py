@@ -46,7 +46,7 @@ class WandbRun:
         except ImportError as error:
             raise ConfigError(
                 f"tracking.mode={config['mode']} needs Weights & Biases, which is not installed: "
-                "pip install 'kgexp[wandb]', or set tracking=none."
+                "pip install wandb, or set tracking=none."
             ) from error
         except Exception as error:
             raise KgexpError(

@@ -30,7 +30,6 @@ BAD = [
     ("optimizer.lr", float("inf"), "finite"),
     ("optimizer.lr", "fast", "a number"),
     ("optimizer.eps", -1e-10, "at least 0"),
-    ("dataset.format", "csv", "tsv"),
     ("dataset.columns", ["head", "tail"], "head, relation and tail once each"),
     ("dataset.columns", ["head", "relation", "tail", "tail"], "once each"),
     ("dataset.columns", ["head", "relation", "tail", "weight", "weight"], "weight at most once"),

@@ -25,7 +25,6 @@ def dataset(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         group = {
             "name": "toy",
             "path": str(path),
-            "format": "tsv",
             "columns": ["head", "relation", "tail"],
             "header": False,
             "valid": 0.05,

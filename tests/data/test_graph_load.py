@@ -6,7 +6,7 @@ import pytest
 from kgexp.data.load import load
 from kgexp.data.report import DataReport
 from kgexp.data.sides import Side
-from kgexp.errors import ConfigError, DataError
+from kgexp.errors import DataError
 
 SMALL = ["FB15k-237", "WN18RR", "UMLS", "Kinship", "Nations", "CoDEx-S", "CoDEx-M", "NL27k"]
 
@@ -163,11 +163,6 @@ def test_paths_that_hold_no_data_set(dataset, tmp_path):
     (tmp_path / "train.tsv.gz").write_bytes(b"")
     with pytest.raises(DataError, match=r"train\.txt and train\.tsv\.gz"):
         load(dataset(tmp_path))
-
-
-def test_unknown_format(dataset, tmp_path):
-    with pytest.raises(ConfigError, match=r"dataset\.format is 'csv'"):
-        load(dataset(tmp_path, format="csv"))
 
 
 def test_steps_are_told(dataset, tmp_path):

@@ -140,7 +140,7 @@ def test_wandb_is_needed_only_where_it_is_on(mode: str, tmp_path: Path) -> None:
     else:
         assert done.stderr == (
             f"refused: tracking.mode={mode} needs Weights & Biases, which is not installed: "
-            "pip install 'kgexp[wandb]', or set tracking=none.\n"
+            "pip install wandb, or set tracking=none.\n"
         )
         assert done.returncode == 1
 
