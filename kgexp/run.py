@@ -78,10 +78,9 @@ class _Session:
         for line in graph.report.lines():
             self._say(line)
         parts = Parts.of(config, graph, device)
-        estimate = parts.estimate()
+        estimate = parts.estimate(storage)
         self._say(estimate.line())
-        if config["storage"]["_target_"].endswith("MemoryStorage"):
-            estimate.check(environment.available_memory(device))
+        estimate.check(environment.available_memory(device), parts.objective.model.dim)
         self._record.update(
             fingerprint=graph.fingerprint,
             data=graph.report.as_dict(),

@@ -8,7 +8,13 @@ from torch import Tensor
 
 
 class Storage(Protocol):
-    """Gives out tensors that nobody has filled yet, and takes the room back at the end of the run."""
+    """Gives out tensors that nobody has filled yet, and takes the room back at the end of the run.
+
+    Attributes:
+        in_memory: whether what it gives out takes memory that nothing else can have.
+    """
+
+    in_memory: bool
 
     def open(self, folder: Path) -> None:
         """Prepares the storage for a run; `folder`, the run's own, is the place where none was configured."""

@@ -23,6 +23,8 @@ class LocalStorage(Storage):
             that share it must give different names.
     """
 
+    in_memory = False  # pages that are in memory can go back to their file
+
     def __init__(self, path: str | None = None) -> None:
         self._path = None if path is None else Path(path).expanduser()
         self._folder: Path | None = None

@@ -11,6 +11,8 @@ from kgexp.storage.base import Storage
 class MemoryStorage(Storage):
     """Plain allocation: as fast as it gets, and as large as the device."""
 
+    in_memory = True
+
     def open(self, folder: Path) -> None:
         """Nothing to prepare."""
 

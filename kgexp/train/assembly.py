@@ -62,22 +62,20 @@ class Parts:
         )
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]))
 
-    def estimate(self) -> Estimate:
-        """The memory that training and evaluation will take."""
+    def estimate(self, storage: Storage) -> Estimate:
+        """The memory that training and evaluation will take, with tables in `storage`."""
         model, itemsize = self.objective.model, self.dtype.itemsize
         n, batch_size = self.graph.num_entities, self.config["train"]["batch_size"]
         evaluation = self.config["evaluation"]
         work = self.objective.scoring.working_numbers(batch_size, n, model.dim) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
         ranking = evaluation["queries"] * min(n, evaluation["block"]) * (itemsize + 4)
-        return Estimate(
-            {
-                "entity table": self._table_bytes(n, model.dim),
-                "relation table": self._table_bytes(self._relation_rows, model.relation_dim),
-                "a step": work,
-                "ranking": ranking if evaluation["splits"] else 0,
-            }
-        )
+        tables = {
+            "entity table": self._table_bytes(n, model.dim),
+            "relation table": self._table_bytes(self._relation_rows, model.relation_dim),
+        }
+        rest = {"a step": work, "ranking": ranking if evaluation["splits"] else 0}
+        return Estimate((tables if storage.in_memory else {}) | rest)
 
     def tables(self, storage: Storage) -> tuple[Table, Table]:
         """New entity and relation tables, their rows drawn for the run's seed."""

@@ -26,20 +26,20 @@ class Estimate:
         parts = ", ".join(f"{name} {size(n)}" for name, n in self.parts.items())
         return f"memory: {size(self.total)} ({parts}), libraries and mapped data aside"
 
-    def check(self, available: int | None) -> None:
-        """Refuses what cannot fit in `available` bytes; None is unknown.
+    def check(self, available: int | None, dim: int) -> None:
+        """Refuses what cannot fit in `available` bytes (None is unknown), for rows of `dim` reals.
 
         Raises:
             ConfigError: says what is needed, what there is, and what would fit.
         """
         if available is None or self.total <= available:
             return
-        tables = sum(n for name, n in self.parts.items() if name.endswith("table"))
-        fits = "storage=local keeps tables in a file, and " if tables > available // 2 else ""
-        raise ConfigError(
-            f"the run needs {size(self.total)} of memory and {size(max(available, 0))} are free: {fits}a smaller "
-            "model.dim or train.batch_size needs less, in proportion."
-        )
+        smaller = int(0.9 * dim * max(available, 0) / self.total) // 2 * 2
+        remedies = ["a smaller train.batch_size" if smaller < 2 else f"model.dim={smaller} would fit"]
+        if sum(n for name, n in self.parts.items() if name.endswith("table")) > self.total // 2:
+            remedies.append("storage=local keeps the tables in files")
+        needed, free = size(self.total), size(max(available, 0))
+        raise ConfigError(f"the run needs {needed} of memory and {free} are free: {', or '.join(remedies)}.")
 
 
 def size(n: int) -> str:

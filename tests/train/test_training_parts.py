@@ -97,8 +97,10 @@ def test_cadences():
 
 def test_a_run_that_cannot_fit_is_refused_with_what_would():
     estimate = Estimate({"entity table": 8_000_000_000, "a step": 500_000_000})
-    estimate.check(None)
-    estimate.check(8_500_000_000)
-    with pytest.raises(ConfigError, match=r"8\.5 GB of memory and 4 GB are free: storage=local"):
-        estimate.check(4_000_000_000)
+    estimate.check(None, 200)
+    estimate.check(8_500_000_000, 200)
+    with pytest.raises(
+        ConfigError, match=r"needs 8\.5 GB of memory and 4 GB are free: model\.dim=84 would fit, or storage=local"
+    ):
+        estimate.check(4_000_000_000, 200)
     assert "entity table 8 GB" in estimate.line()
