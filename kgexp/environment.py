@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from kgexp import __version__
+from kgexp.cgroups import free_memory
 from kgexp.errors import ConfigError
 
 _LIBRARIES = ("torch", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
@@ -84,22 +85,10 @@ def peak_rss() -> int:
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that a process may still take on the device, by the machine and its memory cgroup; None if unknown."""
+    """Bytes that this process may still take on the device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    limits = []
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
-    for limit, used in (
-        ("memory.max", "memory.current"),  # cgroup v2
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),  # v1
-    ):
-        paths = Path("/sys/fs/cgroup", limit), Path("/sys/fs/cgroup", used)
-        if all(path.is_file() for path in paths) and (text := paths[0].read_text().strip()) != "max":
-            limits.append(int(text) - int(paths[1].read_text()))
-    return min(limits) if limits else None
+    return free_memory(Path("/"))
 
 
 def _version(name: str) -> str | None:

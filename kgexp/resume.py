@@ -20,6 +20,9 @@ MAY_CHANGE = (
     "checkpoint.",
     "early_stopping.",
     "tracking.",
+    "storage.",
+    "dataset.path",  # moved data: the fingerprint tells whether it is the same
+    "dataset.cache",
     "evaluation.splits",
     "evaluation.every_epochs",
     "evaluation.every_steps",

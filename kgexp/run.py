@@ -8,10 +8,11 @@ from rich.console import Console
 
 from kgexp import environment
 from kgexp.build import build
-from kgexp.checkpoint.store import CheckpointStore
+from kgexp.checkpoint.store import Checkpoint, CheckpointStore
 from kgexp.data.graph import Graph
 from kgexp.data.load import load
 from kgexp.errors import CheckpointError, KgexpError
+from kgexp.evaluation.evaluator import Evaluation
 from kgexp.evaluation.report import summary, write_tsv
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
@@ -19,8 +20,9 @@ from kgexp.tracking.callback import ProgressCallback
 from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import Tracker
 from kgexp.train.assembly import Parts
+from kgexp.train.lock import run_lock
 from kgexp.train.record import Record
-from kgexp.train.signals import StopSignal
+from kgexp.train.signals import StopRequested, StopSignal
 from kgexp.train.stages import Stages
 from kgexp.train.trainer import Trainer
 
@@ -39,20 +41,22 @@ def run(config: dict[str, Any], folder: str) -> float | None:
         KgexpError: what went wrong, in a sentence; `result.json` says so too.
         SystemExit: a signal stopped the run, after it had saved.
     """
-    record = Record(Path(folder))
-    session = _Session(config, Path(folder), record)
-    record.update(status="running", error=None, folder=folder, seed=config["seed"])
-    storage = build(config["storage"], plugins=config["plugins"])
-    with StopSignal() as stop:
+    path = Path(folder)
+    with run_lock(path), StopSignal() as stop:
+        record = Record(path)
+        record.update(status="running", error=None, folder=folder, seed=config["seed"])
         try:
-            with closing(storage):
-                storage.open(Path(folder))
-                session.execute(storage, stop)
+            with closing(build(config["storage"], plugins=config["plugins"])) as storage:
+                storage.open(path)
+                _Session(config, path, record).execute(storage, stop)
+        except StopRequested:
+            record.update(status="stopped")
         except BaseException as error:
             record.update(status="failed", error=_sentence(error))
             raise
-        stop.finish()
-    objective: float | None = record.values["objective"]
+        if record.values["status"] == "stopped":
+            stop.finish()
+    objective: float | None = record.values.get("objective")
     return objective
 
 
@@ -63,8 +67,14 @@ class _Session:
         self._config, self._path, self._record = config, path, record
         self._stages = Stages()
         self._store = CheckpointStore(path / "checkpoints", config["checkpoint"]["keep"])
-        self._resuming = config["resume"] is not None
-        known = record.values.get("wandb_id") if self._resuming else None
+        self._checkpoint: Checkpoint | None = None
+        known = None
+        if config["resume"] is not None:
+            self._checkpoint = self._store.newest(print)
+            state = {} if self._checkpoint is None else self._checkpoint.state
+            known = record.values.get("wandb_id") or state.get("wandb_id")
+        elif self._store.steps():
+            raise CheckpointError(f"{self._store.folder} holds checkpoints of another run: choose another folder.")
         self._tracker = Tracker(config["tracking"], path, config, wandb_id=known)
         self._say = self._tracker.say
 
@@ -77,6 +87,7 @@ class _Session:
             graph = load(config["dataset"], self._say)
         for line in graph.report.lines():
             self._say(line)
+        stop.check()
         parts = Parts.of(config, graph, device)
         estimate = parts.estimate(storage)
         self._say(estimate.line())
@@ -97,37 +108,58 @@ class _Session:
         tables = {"entity": entity, "relation": relation}
 
         def save(step: int, state: dict[str, Any]) -> None:
-            state |= {"fingerprint": graph.fingerprint, "wandb_id": self._tracker.wandb_id}
+            state |= {
+                "fingerprint": graph.fingerprint,
+                "wandb_id": self._tracker.wandb_id,
+                "rows": self._tracker.rows,
+                "seconds": self._stages.seconds,
+            }
             self._store.save(step, tables, state, self._config, graph.vocabulary_files)
 
         mode = self._config["tracking"]["progress"]
-        evaluator = parts.evaluator(entity, relation, self._say, ProgressCallback(mode, "queries", "rank"))
+        show = ProgressCallback(mode, "queries", "rank")
+
+        def ranked(done: int, total: int) -> None:
+            show(done, total)
+            stop.check()
+
+        evaluator = parts.evaluator(entity, relation, self._say, ranked)
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save)
         self._restore(trainer, graph, tables)
-        self._train(trainer, mode, stop)
-        if stop.requested is not None:
+        try:
+            self._train(trainer, mode, stop)
+            stop.check()
+            test = self._test(trainer, tables)
+        except StopRequested:
+            show.close()
             self._finish(trainer, "stopped", {})
-            self._say(f"stopped by {stop.requested.name} at step {trainer.step}, saved; go on with resume={self._path}")
+            self._say(f"stopped at step {trainer.step}, saved; go on with resume={self._path}")
             return
+        metrics = trainer.best_metrics | (test.metrics if test else {})
+        self._finish(trainer, "finished", metrics)
+        self._tracker.summary(metrics)
+        self._show(metrics)
+
+    def _test(self, trainer: Trainer, tables: dict[str, Table]) -> Evaluation | None:
+        """Ranks the test split by the best checkpoint, the newest where there was no validation."""
+        if "test" not in self._config["evaluation"]["splits"]:
+            return None
         if trainer.best.step not in (None, trainer.step):
             self._say(f"testing the best checkpoint, of step {trainer.best.step}")
             best = self._store.open(trainer.best.step)
             for table in tables.values():
                 best.load(table)
         with self._stages.stage("test"):
-            test = evaluator.evaluate("test") if "test" in self._config["evaluation"]["splits"] else None
-        if test is not None and test.metrics:
+            test = trainer.evaluator.evaluate("test")
+        if test.metrics:
             write_tsv(self._path / "test_relations.tsv", test.relations)
-        metrics = trainer.best_metrics | (test.metrics if test else {})
-        self._finish(trainer, "finished", metrics)
-        self._tracker.summary(metrics)
-        self._show(metrics)
+        return test
 
     def _restore(self, trainer: Trainer, graph: Graph, tables: dict[str, Table]) -> None:
         """Goes back to the newest checkpoint of a run that is continued; otherwise to the very start."""
-        checkpoint = self._store.newest() if self._resuming else None
+        checkpoint = self._checkpoint
         if checkpoint is None:
-            self._tracker.truncate(-1)
+            self._tracker.keep(0)
             return
         if checkpoint.state["fingerprint"] != graph.fingerprint:
             raise CheckpointError(
@@ -137,8 +169,12 @@ class _Session:
         for table in tables.values():
             checkpoint.load(table)
         trainer.load_state_dict(checkpoint.state)
-        self._tracker.truncate(checkpoint.step)
+        self._stages.seconds = checkpoint.state["seconds"]
+        self._tracker.keep(checkpoint.state["rows"])
         self._say(f"resuming after step {checkpoint.step}, from {checkpoint.path}")
+        if trainer.finished:
+            why = "patience has run out" if trainer.best.exhausted else f"the run is {trainer.plan.total} steps long"
+            self._say(f"nothing left to train: {why}")
 
     def _train(self, trainer: Trainer, mode: str, stop: StopSignal) -> None:
         """Trains, with a progress in triples."""

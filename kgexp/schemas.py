@@ -107,7 +107,7 @@ class Adagrad:
 
     _target_: str = "kgexp.optim.adagrad.Adagrad"
     lr: float = number(above=0)
-    eps: float = number(at_least=0)
+    eps: float = number(above=0)
 
 
 @dataclass

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,10 @@ class CheckpointStore:
         config: Mapping[str, Any],
         vocabularies: Mapping[str, Path],
     ) -> Path:
-        """Writes a checkpoint and removes the ones that are not kept; a step that is there already stays as it is.
+        """Writes a checkpoint and removes the ones that are not kept.
+
+        A step that is there already stays as it is: its tables are the same, and what its state lacks, such as an
+        evaluation that a stop signal put off, a resumed run does again with the same result.
 
         Args:
             step: steps trained so far.
@@ -171,8 +174,8 @@ class CheckpointStore:
         """
         return Checkpoint(self.folder / f"step_{step:010d}")
 
-    def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or None when there is not one checkpoint.
+    def newest(self, say: Callable[[str], None] = lambda line: None) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None when there is not one checkpoint; `say` is told of damaged ones.
 
         Raises:
             CheckpointError: there are checkpoints and all are damaged.
@@ -182,6 +185,7 @@ class CheckpointStore:
             try:
                 return self.open(step)
             except CheckpointError as error:
+                say(f"passed over a damaged checkpoint: {error}")
                 problem = problem or error
         if problem is not None:
             raise problem
@@ -217,6 +221,8 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+        with open(target, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 
 
 class Schedule(ABC):
-    """The factor of the learning rate over a run."""
+    """The factor of the learning rate over a run.
+
+    Attributes:
+        learns: whether it needs `observe` to change anything.
+    """
+
+    learns = False
 
     @abstractmethod
     def factor(self, step: int, total: int) -> float:
@@ -42,6 +48,8 @@ class Plateau(Schedule):
         patience: evaluations without improvement that are still waited for.
         min_factor: the factor never falls below this.
     """
+
+    learns = True
 
     def __init__(self, factor: float = 0.5, patience: int = 2, min_factor: float = 0.01) -> None:
         self._decay = factor

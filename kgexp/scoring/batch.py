@@ -43,13 +43,13 @@ class Rows:
     candidates: Mapping[Side, Sequence[Tensor]]
 
 
-def weighted_mean(losses: Sequence[Tensor], weights: Tensor | None) -> Tensor:
-    """The loss of a step: the mean over all examples of weight times loss.
+def weighted_mean(values: Sequence[Tensor], weights: Tensor | None) -> Tensor:
+    """The mean over all examples of weight times value, of their losses or of their penalties.
 
     Args:
-        losses: for every side, the losses float[b] of its examples.
+        values: for every side, the values float[b] of its examples.
         weights: float[b] of the triples. A triple of weight 2 counts as two, one of weight 0 not at all; the
             divisor is the number of examples whatever they weigh, so no triple's share hangs on its neighbours.
     """
-    both = torch.stack(list(losses))
+    both = torch.stack(list(values))
     return (both if weights is None else both * weights).mean()

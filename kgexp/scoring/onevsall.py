@@ -48,11 +48,12 @@ class OneVsAll(ScoringTechnique):
         return weighted_mean(losses.chunk(len(self.sides)), batch.weights)
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
-        """See `ScoringTechnique.working_numbers`: the gradient of all rows, a block's, and its scores three times."""
+        """See `ScoringTechnique.working_numbers`: the gradient of all rows and of a block, and the block's scores with
+        all that a loss makes of them."""
         queries = len(self.sides) * batch_size
         block = min(num_entities, self._block(queries, itemsize=4))
         rows = num_entities + block + 8 * batch_size + 6 * queries
-        return rows * dim + 3 * queries * block
+        return rows * dim + 5 * queries * block
 
     def _block(self, queries: int, itemsize: int) -> int:
         """Entities to score at a time."""

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from kgexp.models.base import Model
-from kgexp.scoring.batch import Rows
+from kgexp.scoring.batch import Batch, Rows, weighted_mean
 
 
 class Regularizer(ABC):
     """A penalty on the rows of a batch."""
 
     @abstractmethod
-    def penalty(self, model: Model, rows: Rows) -> Tensor:
-        """The mean penalty over the batch's examples: a scalar."""
+    def penalty(self, model: Model, batch: Batch, rows: Rows) -> Tensor:
+        """The mean penalty over the batch's examples, weighted as their losses are: a scalar."""
 
 
 class N3(Regularizer):
@@ -27,14 +27,14 @@ class N3(Regularizer):
     def __init__(self, weight: float) -> None:
         self.weight = weight
 
-    def penalty(self, model: Model, rows: Rows) -> Tensor:
+    def penalty(self, model: Model, batch: Batch, rows: Rows) -> Tensor:
         """See `Regularizer.penalty`."""
-        # Both sides' examples hold the same two entities, so their mean is that of one side.
-        entities = [_cubes(model, part) for part in rows.entities.values()]
-        relations = [_cubes(model, part) for part in rows.relations.values()]
-        return self.weight * (torch.stack(entities).sum() + torch.stack(relations).mean())
+        # Both sides' examples hold the same two entities.
+        entities = torch.stack([_cubes(model, part) for part in rows.entities.values()]).sum(dim=0)
+        examples = [entities + _cubes(model, part) for part in rows.relations.values()]
+        return self.weight * weighted_mean(examples, batch.weights)
 
 
 def _cubes(model: Model, rows: Tensor) -> Tensor:
-    """The mean over rows of Σ |x|³. The power, unlike a square root, has a gradient at zero."""
-    return model.squared_moduli(rows).pow(1.5).sum() / len(rows)
+    """Σ |x|³ of every row: float[b]. The power, unlike a square root, has a gradient at zero."""
+    return model.squared_moduli(rows).pow(1.5).sum(dim=-1)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -17,6 +18,7 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: TextIO | None = None
+        self.count = 0  # rows of this run: those that were kept, and those written since
 
     def write(self, step: int, row: Mapping[str, float | int | str]) -> None:
         """Appends `{"step": step, **row}`; it is in the file, whatever happens to this process, on return."""
@@ -25,15 +27,20 @@ class MetricsFile:
         values = {"step": step} | {key: _finite(value) for key, value in row.items()}
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
+        self.count += 1
 
-    def truncate(self, step: int) -> None:
-        """Drops the rows of later steps, and a line that a killed process left unfinished; atomic."""
+    def keep(self, count: int) -> None:
+        """Drops all but the first `count` rows, and a line that a killed process left unfinished; atomic."""
         self.close()
+        self.count = 0
         if not self._path.exists():
             return
         scratch = self._path.with_name(f"{self._path.name}.tmp")
         with self._path.open("rb") as old, scratch.open("wb") as new:
-            new.writelines(line for line in old if _step(line) <= step)
+            for line in islice(old, count):
+                if line.endswith(b"\n"):
+                    new.write(line)
+                    self.count += 1
             new.flush()
             os.fsync(new.fileno())
         scratch.replace(self._path)
@@ -49,11 +56,3 @@ def _finite(value: float | int | str) -> float | int | str:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _step(line: bytes) -> float:
-    """The step of a line; infinity, which is after any other, for a line that is not a whole row."""
-    try:
-        return int(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
-    except ValueError:
-        return math.inf

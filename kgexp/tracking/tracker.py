@@ -82,12 +82,17 @@ class Tracker:
         if self._wandb is not None:
             self._wandb.summary(values)
 
-    def truncate(self, step: int) -> None:
-        """Drops the rows of `metrics.jsonl` after `step`, which a resumed run writes again; -1 drops all.
+    @property
+    def rows(self) -> int:
+        """Rows of `metrics.jsonl` so far: what `keep` takes to come back to this moment."""
+        return self._rows.count
+
+    def keep(self, rows: int) -> None:
+        """Goes back to the first `rows` rows of `metrics.jsonl`; a resumed run writes the others again.
 
         W&B keeps both copies, which agree.
         """
-        self._rows.truncate(step)
+        self._rows.keep(rows)
 
     def say(self, text: str) -> None:
         """One line for people, and for the log of the run."""

@@ -9,6 +9,7 @@ import torch
 
 from kgexp.build import build
 from kgexp.data.graph import Graph
+from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
 from kgexp.randomness import Purpose, key
 from kgexp.sharding.table import Table
@@ -65,7 +66,7 @@ class Parts:
     def estimate(self, storage: Storage) -> Estimate:
         """The memory that training and evaluation will take, with tables in `storage`."""
         model, itemsize = self.objective.model, self.dtype.itemsize
-        n, batch_size = self.graph.num_entities, self.config["train"]["batch_size"]
+        n, batch_size = self.graph.num_entities, min(self.config["train"]["batch_size"], len(self.graph.train))
         evaluation = self.config["evaluation"]
         work = self.objective.scoring.working_numbers(batch_size, n, model.dim) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
@@ -131,6 +132,12 @@ class Parts:
             epoch, part = divmod(step, batches.steps_per_epoch)
             return f"epoch {epoch}, batch {part}, which begins with the triple {names}"
 
+        schedule = build(config["schedule"], plugins=config["plugins"])
+        if not len(graph.valid) and (schedule.learns or config["early_stopping"]["patience"] is not None):
+            raise ConfigError(
+                f"{graph.name} has no validation triples, which early_stopping.patience and schedule=plateau wait for: "
+                "add a valid file, or leave both out."
+            )
         plan = Plan(
             total=train["epochs"] * batches.steps_per_epoch if train["steps"] is None else train["steps"],
             evaluate=_cadence(config["evaluation"]),
@@ -143,14 +150,14 @@ class Parts:
             entity=entity,
             relation=relation,
             batches=batches,
-            schedule=build(config["schedule"], plugins=config["plugins"]),
+            schedule=schedule,
             best=Best(**config["early_stopping"]),
             evaluator=evaluator,
             meter=LossMeter(describe, _PENDING_LOSSES if self.device.type == "cuda" else 1),
             tracker=tracker,
             stages=stages,
             save=save,
-            validates="valid" in config["evaluation"]["splits"],
+            validates="valid" in config["evaluation"]["splits"] and len(graph.valid) > 0,
         )
 
     @property

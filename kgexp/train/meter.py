@@ -30,7 +30,7 @@ class LossMeter:
         self.last = math.nan
 
     def add(self, step: int, triples: int, loss: Tensor) -> None:
-        """Takes the loss of a step (a scalar tensor) on so many triples."""
+        """Takes the loss (a scalar tensor) of a step, counted from 0, on so many triples."""
         self._pending.append((step, triples, loss))
         if len(self._pending) >= self._limit:
             self.flush()
@@ -47,8 +47,8 @@ class LossMeter:
         for (step, triples, _), value in zip(self._pending, values, strict=True):
             if not math.isfinite(value):
                 raise NonFiniteError(
-                    f"the loss of step {step} is {value} ({self._describe(step)}): nothing was saved since; "
-                    "lower optimizer.lr or model.init_scale, or look at the weights of the triples"
+                    f"the loss of step {step + 1} is {value} ({self._describe(step)}): lower optimizer.lr or "
+                    "model.init_scale, or look at the weights of the triples, and start from an earlier checkpoint."
                 )
             for window in self._sums:
                 self._sums[window] += value * triples

@@ -13,7 +13,7 @@ class Cadence:
     def due(self, step: int, steps_per_epoch: int) -> bool:
         """Whether it happens after `step` steps."""
         by_epoch = self.epochs > 0 and step % (self.epochs * steps_per_epoch) == 0
-        return by_epoch or (self.steps > 0 and step % self.steps == 0)
+        return step > 0 and (by_epoch or (self.steps > 0 and step % self.steps == 0))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
+class StopRequested(Exception):
+    """Raised by `StopSignal.check` to leave work that can be done again later, such as an evaluation."""
+
+
 class StopSignal:
     """Notes stop signals while the context lasts; the loop looks at `requested`, saves and calls `finish`.
 
@@ -50,6 +54,11 @@ class StopSignal:
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
+    def check(self) -> None:
+        """Raises StopRequested where a stop was requested."""
+        if self._requested is not None:
+            raise StopRequested
+
     def finish(self) -> None:
         """Ends the process as the signal asked; call it after saving. Returns where no stop was requested.
 
@@ -72,5 +81,7 @@ class StopSignal:
             if self._interrupted:
                 raise KeyboardInterrupt
             self._interrupted = True
+            # Not print: the handler may run in the middle of another print.
+            os.write(2, b"\ninterrupted: saving, then stopping; once more stops at once\n")
         if self._requested is None or signum == signal.SIGUSR2:
             self._requested = signal.Signals(signum)

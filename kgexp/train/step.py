@@ -49,7 +49,7 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
     loss = objective.scoring.loss(objective.model, objective.loss, batch, rows, entity)
     total = loss
     if objective.regularizer is not None:
-        total = loss + objective.regularizer.penalty(objective.model, rows)
+        total = loss + objective.regularizer.penalty(objective.model, batch, rows)
     total.backward()
     entity.update(entities.ids, _gradient(entity_rows), factor)
     relation.update(relations.ids, _gradient(relation_rows), factor)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
 from kgexp.optim.schedule import Schedule
 from kgexp.sharding.table import Table
@@ -11,9 +12,10 @@ from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import Tracker
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
+from kgexp.train.finite import check_finite
 from kgexp.train.meter import LossMeter
-from kgexp.train.plan import Plan
-from kgexp.train.signals import StopSignal
+from kgexp.train.plan import Cadence, Plan
+from kgexp.train.signals import StopRequested, StopSignal
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective, train_step
 
@@ -40,7 +42,8 @@ class Trainer:
         save: writes a checkpoint of the tables with the state it is given, for the step it is given.
         validates: whether the validation split is to be ranked at all.
         step: steps trained so far.
-        trained: triples trained by this process.
+        trained: triples trained so far.
+        evaluated: the step of the newest evaluation, -1 before the first.
         best_metrics: the validation metrics of the best evaluation.
     """
 
@@ -59,6 +62,7 @@ class Trainer:
     validates: bool = True
     step: int = 0
     trained: int = 0
+    evaluated: int = -1
     best_metrics: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -80,24 +84,23 @@ class Trainer:
         """Trains until `finished`, or until the first step after a stop signal, at which it saves.
 
         Raises:
-            NonFiniteError: a loss, a row or a score is no longer finite; what was saved before stays.
+            NonFiniteError: a loss, a row or a score is no longer finite; no such row is ever saved.
         """
-        while not self.finished:
+        self._settle(stop)  # a resumed run may owe an evaluation that its stop put off
+        while not self.finished and stop.requested is None:
             with self.stages.stage("train"):
                 self._train(progress)
-            evaluated = self._evaluate_if_due()
-            improved = evaluated and self.best.step == self.step
-            stopped = stop.requested is not None
-            if improved or stopped or self.finished or self._due("checkpoint"):
-                with self.stages.stage("checkpoint"):
-                    self.save(self.step, self.state_dict())
-            if stopped:
-                return
+            self._settle(stop)
+        if self.validates and self.evaluated != self.step and stop.requested is None:
+            # Off the cadence and only because this is the end: a run that goes on for longer must not know of it.
+            self._evaluate(learn=False)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next steps depend on besides the tables, as JSON values."""
         return {
             "step": self.step,
+            "trained": self.trained,
+            "evaluated": self.evaluated,
             "best": self.best.state_dict(),
             "best_metrics": self.best_metrics,
             "schedule": self.schedule.state_dict(),
@@ -106,11 +109,22 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back a `state_dict`."""
-        self.step = state["step"]
+        self.step, self.trained, self.evaluated = state["step"], state["trained"], state["evaluated"]
         self.best.load_state_dict(state["best"])
         self.best_metrics = state["best_metrics"]
         self.schedule.load_state_dict(state["schedule"])
         self.meter.load_state_dict(state["meter"])
+
+    def _settle(self, stop: StopSignal) -> None:
+        """What is due after a step: the evaluation, then the checkpoint."""
+        improved = False
+        if self.validates and self.evaluated != self.step and self._due(self.plan.evaluate) and not stop.requested:
+            improved = self._evaluate(learn=True)
+        if improved or stop.requested or self.finished or self._due(self.plan.checkpoint):
+            self.meter.flush()
+            with self.stages.stage("checkpoint"):
+                check_finite((self.entity, self.relation), self.step)
+                self.save(self.step, self.state_dict())
 
     def _train(self, progress: Progress) -> None:
         """One step, and the metrics that are due after it."""
@@ -129,22 +143,28 @@ class Trainer:
             self.tracker.log(self.step, row)
         progress.advance(len(batch), epoch=f"{self.epoch:.1f}", loss=f"{self.meter.last:.4g}")
 
-    def _evaluate_if_due(self) -> bool:
-        """Ranks the validation split when it is due; True when it was and there is one."""
-        if not self.validates or not (self._due("evaluate") or self.step == self.plan.total):
-            return False
+    def _evaluate(self, learn: bool) -> bool:
+        """Ranks the validation split; True when it is the best so far. A stop signal puts it off."""
         self.meter.flush()
-        with self.stages.stage("evaluate"):
-            evaluation = self.evaluator.evaluate("valid")
+        try:
+            with self.stages.stage("evaluate"):
+                evaluation = self.evaluator.evaluate("valid")
+        except StopRequested:
+            return False
+        self.evaluated = self.step
         if not evaluation.metrics:
             return False
         self.tracker.log(self.step, evaluation.metrics)
-        value = self.evaluator.objective_sign * evaluation.metrics[self.evaluator.objective_name]
-        self.schedule.observe(value)
-        if self.best.update(self.step, value):
+        name = self.evaluator.objective_name
+        if name not in evaluation.metrics:
+            raise ConfigError(f"{name} has no value on this graph: choose another evaluation.objective.")
+        value = self.evaluator.objective_sign * evaluation.metrics[name]
+        if learn:
+            self.schedule.observe(value)
+        improved = self.best.update(self.step, value)
+        if improved:
             self.best_metrics = evaluation.metrics
-        return True
+        return improved
 
-    def _due(self, what: str) -> bool:
-        cadence = self.plan.evaluate if what == "evaluate" else self.plan.checkpoint
+    def _due(self, cadence: Cadence) -> bool:
         return cadence.due(self.step, self.batches.steps_per_epoch)

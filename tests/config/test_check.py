@@ -29,7 +29,7 @@ BAD = [
     ("optimizer.lr", 0.0, "above 0"),
     ("optimizer.lr", float("inf"), "finite"),
     ("optimizer.lr", "fast", "a number"),
-    ("optimizer.eps", -1e-10, "at least 0"),
+    ("optimizer.eps", 0.0, "above 0"),
     ("dataset.columns", ["head", "tail"], "head, relation and tail once each"),
     ("dataset.columns", ["head", "relation", "tail", "tail"], "once each"),
     ("dataset.columns", ["head", "relation", "tail", "weight", "weight"], "weight at most once"),

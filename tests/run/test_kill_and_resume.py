@@ -20,21 +20,32 @@ OVERRIDES = (
 )
 
 
-def rows_by_step(command):
-    """All metrics, without the clock."""
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in command.rows()]
+def same_end(one, two):
+    """Whether two runs ended with the same bits, metrics and choice of the best."""
+    left, right = one.tensors(), two.tensors()
+    return (
+        left.keys() == right.keys()
+        and all(torch.equal(left[name], right[name]) for name in left)
+        and one.rows() == two.rows()
+        and one.result["metrics"] == two.result["metrics"]
+        and one.result["best_step"] == two.result["best_step"]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 40 * KILLS)
-@pytest.mark.parametrize("scoring", ["onevsall", "negatives"])
-def test_a_killed_run_ends_with_the_same_bits(make_command, scoring):
-    overrides = (*OVERRIDES, f"scoring={scoring}")
+@pytest.mark.parametrize(
+    "overrides",
+    [("scoring=onevsall",), ("scoring=negatives", "train.threads=2", "model.dim=512")],
+    ids=["all entities, one thread", "negatives, two threads"],
+)
+def test_a_killed_run_ends_with_the_same_bits(make_command, overrides):
+    overrides = (*OVERRIDES, *overrides)
     straight = make_command("straight")
     done = straight.run(*overrides)
     assert done.returncode == 0, done.stderr
     steps = straight.result["step"]
-    for i, step in enumerate(np.random.default_rng(len(scoring)).integers(1, steps, KILLS)):
+    for i, step in enumerate(np.random.default_rng(len(overrides)).integers(1, steps, KILLS)):
         killed = make_command(f"killed-{i}")
         process = killed.start(*overrides)
         killed.wait_for_step(process, int(step))
@@ -43,10 +54,36 @@ def test_a_killed_run_ends_with_the_same_bits(make_command, scoring):
         assert process.returncode == -signal.SIGKILL, "it was over before it could be killed"
         resumed = killed.run(*overrides, "resume=auto")
         assert resumed.returncode == 0, resumed.stderr
-        expected, got = straight.tensors(), killed.tensors()
-        assert expected.keys() == got.keys()
-        assert all(torch.equal(expected[name], got[name]) for name in expected), f"killed at step {step}"
-        assert rows_by_step(killed) == rows_by_step(straight), f"killed at step {step}"
-        assert killed.result["metrics"] == straight.result["metrics"]
-        assert killed.result["best_step"] == straight.result["best_step"]
-        print(f"{scoring}: killed at step {step} of {steps}, resumed: the same bits")
+        assert same_end(straight, killed), f"killed at step {step}"
+        print(f"{overrides[-1]}: killed at step {step} of {steps}, resumed: the same bits")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_made_longer_is_the_longer_run(make_command):
+    overrides = ("evaluation.every_epochs=3", "schedule=plateau", "schedule.patience=0", "optimizer.lr=0.5")
+    straight, extended = make_command("straight"), make_command("extended")
+    for command, epochs, more in ((straight, 24, ()), (extended, 13, ()), (extended, 24, ("resume=auto",))):
+        done = command.run(*overrides, f"train.epochs={epochs}", *more)
+        assert done.returncode == 0, done.stderr
+        evaluated = [row["step"] for row in command.rows() if "valid/triples" in row]
+        assert evaluated[-1] == epochs * 11  # at the end in any case
+    assert any(row.get("train/lr_factor", 1.0) < 1.0 for row in straight.rows())
+    assert same_end(straight, extended)
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_middle_of_an_evaluation_puts_it_off(make_command):
+    # One query and a few entities at a time: the ranking takes long enough to be hit.
+    overrides = ("train.epochs=6", "evaluation.every_steps=20", "evaluation.every_epochs=0", "evaluation.queries=1")
+    straight, stopped = make_command("straight"), make_command("stopped")
+    assert straight.run(*overrides).returncode == 0
+    process = stopped.start(*overrides, "evaluation.block=8")
+    stopped.wait_for_step(process, 40)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert stopped.result["status"] == "stopped" and stopped.result["step"] == 40
+    assert [row["step"] for row in stopped.rows() if "valid/triples" in row] == [20]
+    resumed = stopped.run(*overrides, "resume=auto")
+    assert resumed.returncode == 0, resumed.stderr
+    assert same_end(straight, stopped)

@@ -67,9 +67,9 @@ def plain_step(world, objective, batch, entities, relations):
             for row in (entities[h], entities[t], relations[world.relation_row(model, r, side)]):
                 if isinstance(model, ComplEx):
                     re, im = row.chunk(2)
-                    penalty = penalty + (re**2 + im**2).sqrt().pow(3).sum()
+                    penalty = penalty + weight * (re**2 + im**2).sqrt().pow(3).sum()
                 else:
-                    penalty = penalty + row.abs().pow(3).sum()
+                    penalty = penalty + weight * row.abs().pow(3).sum()
             examples += 1
     return total / examples, penalty / examples
 
@@ -135,7 +135,7 @@ def test_negatives_depend_on_step_seed_side_and_chunk_alone(world):
 
 
 def test_a_weight_of_two_is_two_copies(world):
-    objective = Objective(ComplEx(8), OneVsAll(), Softmax(), None, world.m, seed=0)
+    objective = Objective(ComplEx(8), OneVsAll(), Softmax(), N3(0.1), world.m, seed=0)
     tables = []
     for triples, weights in (
         (world.triples[[0, 0, 2]], torch.ones(3, dtype=torch.float64)),

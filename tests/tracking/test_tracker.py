@@ -66,7 +66,8 @@ def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "train/lo')  # killed while writing
     with Tracker(DISABLED, tmp_path / "killed", {}) as tracker:
-        tracker.truncate(3)
+        tracker.keep(4)
+        assert tracker.rows == 4
         for step in range(4, 8):
             tracker.log(step, {"train/loss": step / 3})
     whole, killed = (tmp_path / name / "metrics.jsonl" for name in ("whole", "killed"))
@@ -74,22 +75,20 @@ def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "killed").iterdir()] == ["metrics.jsonl"]
 
 
-def test_truncate_between_rows_keeps_the_order_of_the_rest(tmp_path: Path) -> None:
+def test_rows_are_counted_and_kept_in_their_order(tmp_path: Path) -> None:
     with Tracker(DISABLED, tmp_path, {}) as tracker:
+        tracker.keep(5)  # nothing to keep
+        assert list(tmp_path.iterdir()) == [] and tracker.rows == 0
         for step in (1, 5, 5, 9):
             tracker.log(step, {"x": 1})
-        tracker.truncate(5)
+        assert tracker.rows == 4
+        tracker.keep(2)
         tracker.log(6, {"x": 2})
-    assert [row["step"] for row in rows(tmp_path)] == [1, 5, 5, 6]
-
-
-def test_truncate_of_everything_and_of_nothing(tmp_path: Path) -> None:
+        assert tracker.rows == 3
+    assert [row["step"] for row in rows(tmp_path)] == [1, 5, 6]
     with Tracker(DISABLED, tmp_path, {}) as tracker:
-        tracker.truncate(5)
-        assert list(tmp_path.iterdir()) == []
-        tracker.log(0, {"x": 1})
-        tracker.truncate(-1)
-        assert rows(tmp_path) == []
+        tracker.keep(0)
+    assert rows(tmp_path) == []
 
 
 def test_say_prints_one_line_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

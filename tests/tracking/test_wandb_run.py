@@ -93,7 +93,7 @@ def test_a_resumed_run_keeps_its_id_and_every_row(tmp_path: Path) -> None:
         wandb_id = tracker.wandb_id
     time.sleep(1.1)  # W&B names folders by id and second: the same name would be the same file
     with Tracker(CONFIG, tmp_path, {}, wandb_id=wandb_id) as tracker:
-        tracker.truncate(100)
+        tracker.keep(1)
         for step in (200, 300):
             tracker.log(step, {"train/loss": step / 7})
         tracker.log(100, {"test/mrr": 0.5})  # even a step that goes back

@@ -61,7 +61,7 @@ def test_the_meter_gives_means_by_triple():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_the_meter_names_the_first_bad_step(pending, bad):
     meter = LossMeter(lambda step: f"batch {step}", pending)
-    with pytest.raises(NonFiniteError, match=r"step 1 is (nan|inf) \(batch 1\)"):
+    with pytest.raises(NonFiniteError, match=r"step 2 is (nan|inf) \(batch 1\)"):
         meter.add(0, 10, torch.tensor(1.0))
         meter.add(1, 10, torch.tensor(bad))
         meter.add(2, 10, torch.tensor(math.nan))
