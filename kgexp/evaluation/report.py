@@ -5,6 +5,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from kgexp.data.graph import Graph
@@ -62,7 +63,10 @@ def write_tsv(path: Path, rows: Sequence[RelationRow]) -> None:
 def summary(values: Mapping[str, float]) -> RichTable:
     """A table for the console out of metrics by their full names: realistic, a line for each split, filter
     and side."""
-    table = RichTable("split", "filter", "side", *COLUMNS, title="filtered ranks, realistic ties")
+    # The narrowest box: the table fits 80 columns, the width of an output that is no terminal.
+    table = RichTable(
+        "split", "filter", "side", *COLUMNS, title="ranks, realistic ties", box=SIMPLE_HEAD, pad_edge=False
+    )
     for name in values:
         split, _, rest = name.partition("/")
         protocol, *middle = rest.split("/")
