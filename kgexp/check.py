@@ -10,6 +10,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kgexp.errors import ConfigError
+from kgexp.protocol import GROUPED, METRICS, OBJECTIVES
 from kgexp.schemas import SCHEMAS, SECTIONS, Config, known_keys, schema_of
 
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
@@ -28,14 +29,6 @@ _KINDS: dict[Any, str] = {
     str | None: "a text or null",
     int | str: "a whole number or auto",
 }
-_TIES, _SIDES = ("realistic", "optimistic", "pessimistic"), ("both", "head", "tail")
-_METRICS = ("mrr", "mr", "median", "hits@1", "hits@3", "hits@10", "amri")
-OBJECTIVES = tuple(
-    f"{tie}/{side}/{metric}"
-    for tie in _TIES
-    for side in (_SIDES if tie == "realistic" else ("both",))
-    for metric in _METRICS
-)
 
 
 def check(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
@@ -221,8 +214,8 @@ def _objective(config: dict[str, Any]) -> None:
     objective = config["evaluation"]["objective"]
     if objective not in OBJECTIVES:
         raise ConfigError(
-            f"evaluation.objective is {objective}, which is no metric: write TIES/SIDE/METRIC such as "
-            f"realistic/both/mrr, with a metric out of {', '.join(_METRICS)}{_meant(objective, OBJECTIVES)}"
+            f"evaluation.objective is {objective}, which is no metric: write TIE/SIDE/METRIC such as "
+            f"realistic/both/mrr, with a metric out of {', '.join(METRICS + GROUPED)}{_meant(objective, OBJECTIVES)}"
         )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from kgexp.checkpoint.shards import RowReader, write_shard
+from kgexp.durable import sync
 from kgexp.errors import CheckpointError
 from kgexp.sharding.table import Table
 
@@ -143,9 +144,9 @@ class CheckpointStore:
             _write_json(part / "config.json", config)
             index["files"] = {file.name: file.stat().st_size for file in sorted(part.iterdir())}
             _write_json(part / "index.json", index)
-            _sync_folder(part)
+            sync(part)
             os.rename(part, final)
-            _sync_folder(self.folder)
+            sync(self.folder)
         self._prune()
         return final
 
@@ -221,8 +222,7 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        with open(target, "rb") as file:
-            os.fsync(file.fileno())
+        sync(target)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -238,12 +238,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); it is part of a checkpoint") from error
     return value
-
-
-def _sync_folder(path: Path) -> None:
-    """Makes the folder's entries durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kgexp.durable import sync
 from kgexp.errors import DataError
 
 INDEX = "graph.json"
@@ -71,7 +72,7 @@ def _written(parent: Path, fingerprint: str, write: Writer) -> Path:
         index = {**content, "files": {file.name: file.stat().st_size for file in files}}
         (folder / INDEX).write_text(json.dumps(index, indent=1, ensure_ascii=False), encoding="utf-8")
         for path in (*files, folder / INDEX, folder):
-            _sync(path)
+            sync(path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -91,7 +92,7 @@ def _commit(folder: Path, final: Path) -> None:
                 final.rename(damaged)
                 shutil.rmtree(damaged, ignore_errors=True)
         else:
-            _sync(final.parent)
+            sync(final.parent)
             return
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,11 +112,3 @@ def _temporary(fingerprint: str, write: Writer) -> Path:
     parent = Path(tempfile.mkdtemp(prefix="kgexp-"))
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     return _written(parent, fingerprint, write)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,17 +3,16 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from kgexp.data.graph import Graph
 from kgexp.data.known import TEST, TRAIN, VALID
-from kgexp.errors import ConfigError
-from kgexp.evaluation.metrics import LOWER_IS_BETTER, OBJECTIVES, check_rows, metrics, tie_warnings
+from kgexp.evaluation.metrics import check_rows, metrics, tie_warnings
 from kgexp.evaluation.ranker import Ranker, nonfinite_rows
 from kgexp.evaluation.report import RelationRow, relation_rows
 from kgexp.evaluation.sampled import SampledRanker, sampled_name
 from kgexp.models.base import Model
+from kgexp.protocol import LOWER_IS_BETTER
 from kgexp.sharding.table import Table
 
 ALL = TRAIN | VALID | TEST
@@ -67,33 +66,16 @@ class Evaluator:
     ) -> None:
         self._config, self._graph, self._say = config, graph, say
         self._tables = (entity, relation)
-        self._objective = _checked_objective(config["objective"])
-        protocol = config["protocol"]
-        if protocol == "full":
+        self._objective = str(config["objective"])
+        parts = (model, entity, relation, graph)
+        self._ranker: Ranker | SampledRanker
+        if config["protocol"] == "full":
             self._name = "filtered"
-            self._ranker = Ranker(
-                model,
-                entity,
-                relation,
-                graph,
-                queries=config["queries"],
-                block=config["block"],
-                progress=progress,
-            )
-        elif protocol == "sampled":
-            self._name = sampled_name(config["candidates"])
-            self._ranker = SampledRanker(
-                model,
-                entity,
-                relation,
-                graph,
-                candidates=config["candidates"],
-                seed=seed,
-                queries=config["queries"],
-                progress=progress,
-            )
+            self._ranker = Ranker(*parts, queries=config["queries"], block=config["block"], progress=progress)
         else:
-            raise ConfigError(f"evaluation.protocol is {protocol!r}, but must be full or sampled")
+            k = config["candidates"]
+            self._name = sampled_name(k)
+            self._ranker = SampledRanker(*parts, candidates=k, seed=seed, queries=config["queries"], progress=progress)
 
     @property
     def objective_name(self) -> str:
@@ -134,11 +116,3 @@ class Evaluator:
         if split == "test" or self._config["protocol"] == "sampled":
             return {self._name: ALL}
         return {self._name: TRAIN | VALID, f"{self._name}_with_test": ALL}
-
-
-def _checked_objective(objective: str) -> str:
-    """`tie/side/metric` as it is, if every ranking has it."""
-    if objective not in OBJECTIVES:
-        close = get_close_matches(objective, OBJECTIVES, n=1) or ["realistic/both/mrr"]
-        raise ConfigError(f"evaluation.objective is {objective!r}, which is no metric: try {close[0]}")
-    return objective

@@ -14,17 +14,9 @@ from kgexp.data.sides import Side
 from kgexp.errors import NonFiniteError
 from kgexp.evaluation.categories import CATEGORIES, relation_categories, unseen
 from kgexp.evaluation.counts import RankCounts
+from kgexp.protocol import SIDES, TIES
 from kgexp.randomness import Float64, Int64
 
-TIES = ("realistic", "optimistic", "pessimistic")
-SIDES = ("both", "head", "tail")
-METRICS = ("mrr", "mr", "median", "hits@1", "hits@3", "hits@10", "amri")
-LOWER_IS_BETTER = ("mr", "median")
-GROUPED = ("macro_relation/mrr", "macro_query/mrr")  # further averages that every ranking has
-OBJECTIVES = (
-    *(f"realistic/{side}/{metric}" for side in SIDES for metric in METRICS + GROUPED),
-    *(f"{tie}/both/{metric}" for tie in TIES[1:] for metric in METRICS[:-1]),
-)
 TIE_GAP = 0.001  # of MRR between the optimistic and the pessimistic tie rule, above which people are warned
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from kgexp.errors import ConfigError, NonFiniteError
+from kgexp.errors import NonFiniteError
 from kgexp.evaluation.evaluator import Evaluator
 
 CONFIG = {
@@ -53,12 +53,6 @@ def test_the_objective_is_among_the_metrics(case, objective, sign):
         assert evaluator.objective_name == f"valid/{segment}/{objective}"
         assert evaluator.objective_name in evaluator.evaluate("valid").metrics
         assert evaluator.objective_sign == sign
-
-
-@pytest.mark.parametrize("change", [{"objective": "mrr"}, {"objective": "realistic/both/mmr"}, {"protocol": "ful"}])
-def test_what_does_not_exist_is_refused(case, change):
-    with pytest.raises(ConfigError, match=f"evaluation.{next(iter(change))}"):
-        Evaluator(CONFIG | change, *case)
 
 
 def test_sampled_metrics_share_no_name_with_full_ones(case):

@@ -8,8 +8,9 @@ from rich.console import Console
 from kgexp.errors import NonFiniteError
 from kgexp.evaluation.categories import CATEGORIES, relation_categories, unseen
 from kgexp.evaluation.counts import RankCounts, distinct
-from kgexp.evaluation.metrics import OBJECTIVES, metrics, tie_warnings
+from kgexp.evaluation.metrics import metrics, tie_warnings
 from kgexp.evaluation.report import relation_rows, summary, write_tsv
+from kgexp.protocol import OBJECTIVES
 
 
 def make_counts(triples, greater, equal, candidates, **changes):
