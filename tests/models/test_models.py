@@ -236,3 +236,15 @@ def test_initial_rows_depend_on_their_id_alone():
     assert not np.array_equal(all_rows, model.initial_entities(8, np.arange(501)))
     normal = ComplEx(10, init="normal", init_scale=0.1).initial_entities(7, np.arange(501))
     assert 0.095 < normal.std() < 0.105
+
+
+@every_distance
+def test_no_piece_holds_the_differences_of_all_pairs(monkeypatch, model):
+    monkeypatch.setitem(distance_module._PIECE, "cpu", 1000)
+    model = model(10)
+    seen = []
+    between = model.distance.between
+    monkeypatch.setattr(model.distance, "between", lambda q, c: (seen.append(c.shape[-2]), between(q, c))[1])
+    model.score(rows(20, 10), rows(103, 10, seed=1))
+    assert sum(seen) == 103
+    assert max(seen) == (5 if model.distance.expands else 50)
