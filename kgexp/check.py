@@ -29,6 +29,8 @@ _KINDS: dict[Any, str] = {
     str | None: "a text or null",
     int | str: "a whole number or auto",
 }
+#: Models whose rows hold complex numbers.
+_COMPLEX = {"kgexp.models.complex.ComplEx": "ComplEx", "kgexp.models.rotate.RotatE": "RotatE"}
 
 
 def check(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
@@ -203,9 +205,10 @@ def _shares(config: dict[str, Any]) -> None:
 
 def _even_dim(config: dict[str, Any]) -> None:
     model = config["model"]
-    if model["_target_"] == "kgexp.models.complex.ComplEx" and model["dim"] % 2:
+    name = _COMPLEX.get(model["_target_"])
+    if name and model["dim"] % 2:
         raise ConfigError(
-            f"model.dim is {model['dim']} but must be even for ComplEx, which needs two reals a component: "
+            f"model.dim is {model['dim']} but must be even for {name}, which needs two reals a component: "
             f"try model.dim={model['dim'] + 1}."
         )
 

@@ -54,6 +54,22 @@ class ComplEx(DistMult):
 
 
 @dataclass
+class TransE(DistMult):
+    """`kgexp.models.transe.TransE`."""
+
+    _target_: str = "kgexp.models.transe.TransE"
+    norm: str = one_of("l1", "l2")
+    margin: float = MISSING
+
+
+@dataclass
+class RotatE(TransE):
+    """`kgexp.models.rotate.RotatE`: the same keys."""
+
+    _target_: str = "kgexp.models.rotate.RotatE"
+
+
+@dataclass
 class OneVsAll:
     """`kgexp.scoring.onevsall.OneVsAll`."""
 
@@ -242,7 +258,7 @@ class Config:
 # The schema of every built-in choice of every group: the tree of the files below `conf/`.
 SCHEMAS: dict[str, dict[str, type]] = {
     "dataset": {"codex_s": Files, "files": Files},
-    "model": {"complex": ComplEx, "distmult": DistMult},
+    "model": {"complex": ComplEx, "distmult": DistMult, "rotate": RotatE, "transe": TransE},
     "scoring": {"onevsall": OneVsAll, "negatives": Negatives},
     "loss": {"softmax": Softmax, "logistic": Logistic},
     "regularizer": {"none": NoRegularizer, "n3": N3},

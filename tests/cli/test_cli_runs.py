@@ -39,10 +39,14 @@ def test_a_sweep_over_models_is_a_run_each(kgexp, tmp_path):
     assert [(config["name"], folder) for config, folder in outcome.runs] == [
         ("complex-none", tmp_path / "sweep" / "0-complex-none"),
         ("distmult-none", tmp_path / "sweep" / "1-distmult-none"),
+        ("rotate-none", tmp_path / "sweep" / "2-rotate-none"),
+        ("transe-none", tmp_path / "sweep" / "3-transe-none"),
     ]
     assert [config["model"]["_target_"].rpartition(".")[2] for config, _ in outcome.runs] == [
         "ComplEx",
         "DistMult",
+        "RotatE",
+        "TransE",
     ]
 
 

@@ -20,8 +20,9 @@ BAD = [
     ("model._target_", "kgexp.models.complex.Complx", "did you mean kgexp.models.complex.ComplEx?"),
     ("model._target_", "my_package.Mine", "plugins=[my_package]"),
     ("model._target_", None, "None"),
-    ("model.norm", 2, "not a key"),
-    ("model", "complex", "complex, distmult"),
+    ("model.depth", 2, "not a key"),
+    ("model.norm", "l1", "model=rotate or model=transe"),
+    ("model", "complex", "complex, distmult, rotate, transe"),
     ("scoring.block", -1, "at least 0"),
     ("scoring.negatives", 10, "scoring=negatives"),
     ("scoring.sides", "heads", "did you mean head?"),
@@ -152,6 +153,15 @@ def test_mapped_files_do_not_serve_a_gpu(valid):
     check(valid)
     valid["train"]["device"] = "cuda"
     assert "storage=memory" in sentence(valid)
+
+
+def test_distances_have_a_norm_a_margin_and_a_dim(valid):
+    valid["model"] |= {"_target_": "kgexp.models.rotate.RotatE", "dim": 3, "norm": "l1", "margin": 6}
+    assert "even for RotatE" in sentence(valid)
+    valid["model"]["_target_"] = "kgexp.models.transe.TransE"
+    assert check(valid)["model"]["margin"] == 6.0
+    valid["model"]["norm"] = "l3"
+    assert "model.norm is l3 but must be l1 or l2" in sentence(valid)
 
 
 def test_an_odd_dim_is_good_for_distmult(valid):

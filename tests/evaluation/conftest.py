@@ -1,3 +1,4 @@
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,8 @@ from kgexp.data.sides import Side
 from kgexp.data.vocabulary import Vocabulary
 from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
+from kgexp.models.rotate import RotatE
+from kgexp.models.transe import TransE
 from kgexp.sharding.local import LocalTable
 
 
@@ -46,8 +49,18 @@ def _table(name, rows):
     return LocalTable(name, torch.as_tensor(rows), {}, None)
 
 
+MODELS = {
+    "complex": ComplEx,
+    "distmult": DistMult,
+    "transe_l1": partial(TransE, norm="l1", margin=3.0),
+    "transe_l2": partial(TransE, norm="l2"),
+    "rotate": partial(RotatE, margin=3.0),
+    "rotate_l2": partial(RotatE, norm="l2"),
+}
+
+
 def _random_model(kind, graph, dim=8, *, reciprocal=True, dtype=torch.float32, seed=0, scale=1.0):
-    model = {"complex": ComplEx, "distmult": DistMult}[kind](dim, reciprocal)
+    model = MODELS[kind](dim, reciprocal)
     generator = torch.Generator().manual_seed(seed)
     shape = (model.num_relation_rows(graph.num_relations), model.relation_dim)
     entity = scale * torch.randn((graph.num_entities, dim), generator=generator, dtype=torch.float64)

@@ -11,10 +11,10 @@ ALL = TRAIN | VALID | TEST
 NAME = sampled_name(50)
 
 
-@pytest.fixture
-def case(made):
+@pytest.fixture(params=["complex", "transe_l1", "transe_l2", "rotate"])
+def case(made, request):
     graph = made.random_graph(101, 3, (900, 30, 60))
-    return made.random_model("complex", graph), graph
+    return made.random_model(request.param, graph), graph
 
 
 def rank(case, split="test", **changes):

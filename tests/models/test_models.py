@@ -1,16 +1,32 @@
 """Scores against hand-computed numbers and complex arithmetic; every form of a score agrees with the others."""
 
 import itertools
+import math
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 from kgexp.data.sides import Side
+from kgexp.models import distance as distance_module
+from kgexp.models.angles import cos_sin
 from kgexp.models.base import fold
 from kgexp.models.complex import ComplEx
+from kgexp.models.distances import square_root
 from kgexp.models.distmult import DistMult
+from kgexp.models.rotate import RotatE
+from kgexp.models.transe import TransE
 
-MODELS = [ComplEx, DistMult]
+DISTANCES = {
+    "transe_l1": partial(TransE, norm="l1", margin=3.0),
+    "transe_l2": partial(TransE, norm="l2", margin=3.0),
+    "rotate_l1": partial(RotatE, norm="l1", margin=3.0),
+    "rotate_l2": partial(RotatE, norm="l2", margin=3.0),
+}
+MODELS = {"complex": ComplEx, "distmult": DistMult} | DISTANCES
+every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+every_distance = pytest.mark.parametrize("model", DISTANCES.values(), ids=DISTANCES)
 
 
 def rows(*shape, seed=0, dtype=torch.float64):
@@ -35,11 +51,11 @@ def test_complex_agrees_with_complex_arithmetic():
     torch.testing.assert_close(ComplEx(14).score_triples(h, r, t), expected)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@every_model
 @pytest.mark.parametrize("reciprocal", [True, False])
 def test_all_forms_of_a_score_agree(model, reciprocal):
     model = model(6, reciprocal=reciprocal)
-    entities, relations = rows(11, 6, seed=1), rows(10, 6, seed=2)
+    entities, relations = rows(11, 6, seed=1), rows(10, model.relation_dim, seed=2)
     triples = torch.tensor([[0, 1, 2], [3, 3, 3], [10, 0, 9]])
     h, r, t = triples.T
     tails = model.score_tails(entities[h], relations[r], entities)
@@ -54,7 +70,7 @@ def test_all_forms_of_a_score_agree(model, reciprocal):
         torch.testing.assert_close(heads[range(3), h], tails[range(3), t])
 
 
-@pytest.mark.parametrize("model", MODELS)
+@every_model
 def test_candidates_broadcast(model):
     model = model(6)
     queries, shared, chunked = rows(4, 6), rows(5, 6, seed=1), rows(2, 5, 6, seed=2)
@@ -64,29 +80,145 @@ def test_candidates_broadcast(model):
     torch.testing.assert_close(scores[1], model.score(queries[2:], chunked[1]))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@every_model
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pairs_have_the_same_bits_in_any_company(model, dtype):
     model = model(202)
     q, c = rows(300, 202, dtype=dtype), rows(300, 202, seed=1, dtype=dtype)
+    c[7] = q[7]
     together = model.rescore_pairs(q, c)
     torch.testing.assert_close(together, model.score_pairs(q, c))
     for start, stop in [(0, 1), (5, 7), (100, 300)]:
         assert torch.equal(together[start:stop], model.rescore_pairs(q[start:stop].clone(), c[start:stop].clone()))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@every_model
 def test_the_error_bound_holds(model):
     model = model(200)
     for scale, seed in itertools.product([1e-3, 1.0, 100.0], range(3)):
-        e, r = rows(50, 200, seed=seed).float() * scale, rows(50, 200, seed=seed + 9).float()
+        e, r = rows(50, 200, seed=seed).float() * scale, rows(50, model.relation_dim, seed=seed + 9).float()
         queries = model.tail_query(e, r)
-        exact = model.tail_query(e.double(), r.double()) @ e.double().T
+        exact_queries = model.tail_query(e.double(), r.double())
+        e[0] = queries[0]  # nearly at distance zero, where squares cancel
+        exact = torch.stack([model.rescore_pairs(exact_queries, row.double().expand_as(e)) for row in e], dim=1)
         error = (model.score(queries, e).double() - exact).abs()
         bound = model.score_error(queries, e)
         assert bound.shape == (50, 1)
         assert (error <= bound).all()
         assert (bound < 1e-3 * exact.abs().max()).all()  # it is of use, too
+
+
+def test_transe_by_hand():
+    h, r, t = (torch.tensor([x], dtype=torch.float64) for x in ([1.0, 2.0], [3.0, -1.0], [1.0, 5.0]))
+    assert TransE(2, norm="l2").score_triples(h, r, t).tolist() == [-5.0]  # h + r - t = (3, -4)
+    assert TransE(2, norm="l1", margin=9.0).score_triples(h, r, t).tolist() == [2.0]
+
+
+def test_rotate_by_hand():
+    # h = 1 + 2i, 4; turned by 90° and 0° it is -2 + i, 4; less t = 1 + 5i, 1 this is -3 - 4i, 3
+    h, t = (torch.tensor([x], dtype=torch.float64) for x in ([1.0, 4.0, 2.0, 0.0], [1.0, 1.0, 5.0, 0.0]))
+    r = torch.tensor([[math.pi / 2, 0.0]], dtype=torch.float64)
+    assert RotatE(4).score_triples(h, r, t).item() == pytest.approx(-8.0, abs=1e-14)
+    assert RotatE(4, norm="l2", margin=1.0).score_triples(h, r, t).item() == pytest.approx(1 - 34**0.5, abs=1e-14)
+
+
+def test_rotate_agrees_with_complex_arithmetic():
+    h, r, t = rows(9, 14), 10 * rows(9, 7, seed=1), rows(9, 14, seed=2)
+    as_complex = [torch.complex(*x.chunk(2, dim=-1)) for x in (h, t)]
+    expected = -(as_complex[0] * torch.exp(1j * r) - as_complex[1]).abs().sum(-1)
+    torch.testing.assert_close(RotatE(14).score_triples(h, r, t), expected)
+
+
+def test_angles_begin_everywhere_on_the_circle():
+    angles = RotatE(10, init_scale=1e-3).initial_relations(7, np.arange(501))
+    assert angles.shape == (501, 5)
+    assert -math.pi <= angles.min() < -3.1 and 3.1 < angles.max() < math.pi
+    assert angles.std() == pytest.approx(math.pi / 3**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 2.0**20])
+def test_cos_and_sin_are_those_of_the_library_within_a_unit(size):
+    angles = size * (2 * torch.rand(3001, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 1)
+    angles[:4] = torch.tensor([0.0, -0.0, math.pi / 4, -math.pi / 2])
+    for found, function in zip(cos_sin(angles), (math.cos, math.sin), strict=True):
+        expected = torch.tensor([function(x) for x in angles.tolist()], dtype=torch.float64)
+        torch.testing.assert_close(found, expected, rtol=0, atol=2.0**-52)
+    assert torch.autograd.gradcheck(cos_sin, angles[:9].clone().requires_grad_(), atol=1e-4 * size**0.5)
+
+
+@every_distance
+def test_queries_have_the_same_bits_at_any_place(model):
+    model = model(38)
+    e, r = rows(97, 38), 3 * rows(97, model.relation_dim, seed=1)
+    for make in (model.tail_query, lambda e, r: model.head_query(r, e)):
+        together = make(e, r)
+        for start, length in itertools.product(range(17), (*range(1, 18), 40)):
+            piece = slice(start, start + length)
+            assert torch.equal(together[piece], make(e[piece].clone(), r[piece].clone()))
+            assert torch.equal(together[piece], make(e[piece], r.mT.contiguous().mT[piece]))  # another layout
+
+
+def test_square_roots_are_correctly_rounded_at_any_place():
+    x = torch.rand(4099, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for part in (x, x[1:18].clone(), x[5:9], x[::3]):
+        assert square_root(part).tolist() == [math.sqrt(number) for number in part.tolist()]
+
+
+SHAPES = [((5, 6), (7, 6)), ((3, 5, 6), (3, 7, 6)), ((5, 1, 6), (5, 7, 6)), ((3, 5, 6), (7, 6)), ((5, 6), (0, 6))]
+
+
+@every_distance
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("piece", [1, 70, 1 << 18])
+def test_scores_and_gradients_do_not_depend_on_the_pieces(monkeypatch, model, shapes, piece):
+    monkeypatch.setitem(distance_module._PIECE, "cpu", piece)
+    model = model(6)
+    q, c = (rows(*shape, seed=i).requires_grad_() for i, shape in enumerate(shapes))
+    expected = model.score_pairs(q.unsqueeze(-2), c.unsqueeze(-3))
+    found = model.score(q, c)
+    torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        torch.testing.assert_close(model.score(q, c), expected)
+    upstream = rows(*found.shape, seed=5)
+    wanted = torch.autograd.grad(expected, (q, c), upstream)
+    for gradient, expect in zip(torch.autograd.grad(found, (q, c), upstream), wanted, strict=True):
+        torch.testing.assert_close(gradient, expect)
+
+
+@every_distance
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_at_distance_zero_are_finite(model, dtype):
+    model = model(8)
+    q = torch.ones(3, 8, dtype=dtype, requires_grad=True)
+    c = torch.ones(5, 8, dtype=dtype, requires_grad=True)
+    for scores in (model.score(q, c), model.score_pairs(q, c[:3])):
+        assert (scores == 3.0).all()
+        for gradient in torch.autograd.grad(scores.sum(), (q, c)):
+            assert (gradient == 0).all()
+
+
+@every_distance
+def test_the_error_bound_is_tight(model):
+    """Of a table like a trained one, what lies in the band of an answer is scored again: few candidates may."""
+    model = model(200)
+    clusters = rows(60, 200, dtype=torch.float32).repeat(60, 1)
+    e, r = clusters + 0.7 * rows(3600, 200, seed=1, dtype=torch.float32), rows(20, model.relation_dim, seed=2).float()
+    queries = model.tail_query(e[:20] + 0.3 * clusters[20:40], r)
+    scores = model.score(queries, e)
+    answers = scores.kthvalue(3590, dim=1, keepdim=True).values  # of rank ten
+    inside = (scores - answers).abs() <= model.score_error(queries, e)
+    assert inside.double().mean() < 5e-3
+
+
+@every_distance
+def test_the_bound_gives_up_where_squares_may_overflow_and_counts_underflow(model):
+    model = model(6)
+    large, small = rows(4, 6).float() * 1e25, rows(4, 6).float() * 1e-30
+    exact = model.rescore_pairs(small.double()[:1].expand(4, 6), small.double())
+    assert ((model.score(small[:1], small)[0] - exact).abs() <= model.score_error(small[:1], small)).all()
+    error = model.score_error(large[:1], large)
+    exact = model.rescore_pairs(large.double()[:1].expand(4, 6), large.double())
+    assert error.isinf().all() or ((model.score(large[:1], large)[0] - exact).abs() <= error).all()
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 7, 8, 31])
@@ -97,8 +229,6 @@ def test_fold_reduces_everything(d):
 
 
 def test_initial_rows_depend_on_their_id_alone():
-    import numpy as np
-
     model = ComplEx(10, init="uniform", init_scale=0.5)
     all_rows = model.initial_entities(7, np.arange(501))
     assert np.array_equal(all_rows[[3, 500]], model.initial_entities(7, np.array([3, 500])))
@@ -106,3 +236,15 @@ def test_initial_rows_depend_on_their_id_alone():
     assert not np.array_equal(all_rows, model.initial_entities(8, np.arange(501)))
     normal = ComplEx(10, init="normal", init_scale=0.1).initial_entities(7, np.arange(501))
     assert 0.095 < normal.std() < 0.105
+
+
+@every_distance
+def test_no_piece_holds_the_differences_of_all_pairs(monkeypatch, model):
+    monkeypatch.setitem(distance_module._PIECE, "cpu", 1000)
+    model = model(10)
+    seen = []
+    between = model.distance.between
+    monkeypatch.setattr(model.distance, "between", lambda q, c: (seen.append(c.shape[-2]), between(q, c))[1])
+    model.score(rows(20, 10), rows(103, 10, seed=1))
+    assert sum(seen) == 103
+    assert max(seen) == (5 if model.distance.expands else 50)

@@ -44,6 +44,8 @@ def test_a_run_leaves_everything_that_is_promised(command):
     [
         ("model=distmult", "scoring=negatives", "loss=logistic", "optimizer=rowwise_adagrad"),
         ("scoring=negatives", "scoring.negatives=20", "regularizer=none", "storage=local", "train.dtype=float64"),
+        ("model=transe", "model.norm=l1", "model.margin=6", "scoring=negatives", "loss=logistic"),
+        ("model=rotate", "model.reciprocal=true"),
         ("evaluation=none", "schedule=constant", "model.reciprocal=false"),
         ("evaluation=sampled", "evaluation.candidates=20", "schedule=plateau", "early_stopping.patience=3"),
     ],

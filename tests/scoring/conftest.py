@@ -19,6 +19,7 @@ class World:
         g = torch.Generator().manual_seed(0)
         self.entities = torch.randn(N, D, generator=g, dtype=torch.float64)
         self.relations = torch.randn(2 * M, D, generator=g, dtype=torch.float64)
+        self.angles = self.relations[:, : D // 2].clone()
         triples = [torch.randint(0, high, (B,), generator=g) for high in (N, M, N)]
         self.triples = torch.stack(triples, dim=1)
         self.triples[1] = self.triples[0]
@@ -26,8 +27,12 @@ class World:
         self.triples[3, 0] = self.triples[4, 2]
         self.weights = torch.rand(B, generator=g, dtype=torch.float64) * 2
 
-    def table(self, name, optimizer=None):
-        weight = (self.entities if name == "entity" else self.relations).clone()
+    def relation_rows(self, model):
+        return self.relations if model.relation_dim == D else self.angles
+
+    def table(self, name, optimizer=None, model=None):
+        relations = self.relation_rows(model) if model else self.relations
+        weight = (self.entities if name == "entity" else relations).clone()
         optimizer = optimizer or Adagrad()
         state = {k: weight.new_zeros(s) for k, s in optimizer.state_shapes(*weight.shape).items()}
         return LocalTable(name, weight, state, optimizer)

@@ -9,6 +9,8 @@ import torch
 from kgexp.data.sides import Side
 from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
+from kgexp.models.rotate import RotatE
+from kgexp.models.transe import TransE
 from kgexp.optim.base import RowOptimizer
 from kgexp.scoring.batch import Batch
 from kgexp.scoring.losses import Logistic, Softmax
@@ -25,6 +27,18 @@ TECHNIQUES = {
     "negatives": NegativeSampling(negatives=7, chunk_size=5),
     "negatives in one chunk": NegativeSampling(negatives=60, chunk_size=100),
     "negatives heads": NegativeSampling(negatives=7, chunk_size=5, sides="head"),
+}
+
+
+MODELS = {
+    "complex": ComplEx(8),
+    "complex one way": ComplEx(8, reciprocal=False),
+    "distmult": DistMult(8),
+    "transe l1": TransE(8, norm="l1", margin=2.0),
+    "transe l2 one way": TransE(8, reciprocal=False),
+    "rotate": RotatE(8, margin=2.0),
+    "rotate one way": RotatE(8, reciprocal=False),
+    "rotate l2": RotatE(8, norm="l2"),
 }
 
 
@@ -65,7 +79,9 @@ def plain_step(world, objective, batch, entities, relations):
             weight = 1.0 if batch.weights is None else batch.weights[i]
             total = total + weight * plain_loss(objective.loss, scores, place)
             for row in (entities[h], entities[t], relations[world.relation_row(model, r, side)]):
-                if isinstance(model, ComplEx):
+                if isinstance(model, RotatE) and len(row) == 4:
+                    penalty = penalty + weight * 4  # a rotation's components have modulus one
+                elif isinstance(model, (ComplEx, RotatE)):
                     re, im = row.chunk(2)
                     penalty = penalty + weight * (re**2 + im**2).sqrt().pow(3).sum()
                 else:
@@ -76,15 +92,16 @@ def plain_step(world, objective, batch, entities, relations):
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
 @pytest.mark.parametrize("loss", [Softmax(), Logistic()], ids=["softmax", "logistic"])
-@pytest.mark.parametrize("model", [ComplEx(8), ComplEx(8, reciprocal=False), DistMult(8)])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_step_is_the_gradient_of_a_plain_loop(world, technique, loss, model, weighted):
     objective = Objective(model, TECHNIQUES[technique], loss, N3(0.05), world.m, seed=3)
     batch = Batch(4, world.triples, world.weights if weighted else None)
-    entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0))
+    entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0), model)
     value = train_step(objective, entity, relation, batch)
 
-    entities, relations = world.entities.clone().requires_grad_(), world.relations.clone().requires_grad_()
+    entities = world.entities.clone().requires_grad_()
+    relations = world.relation_rows(model).clone().requires_grad_()
     expected, penalty = plain_step(world, objective, batch, entities, relations)
     (expected + 0.05 * penalty).backward()
     torch.testing.assert_close(value, expected.detach(), rtol=1e-12, atol=0)

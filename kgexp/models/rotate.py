@@ -1,0 +1,69 @@
+"""RotatE (Sun et al., ICLR 2019): a relation rotates every complex component of its heads, h ∘ r ≈ t, |r| = 1.
+
+An entity row holds the real parts first, then the imaginary parts; a relation row holds the angles.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from kgexp.models.angles import cos_sin
+from kgexp.models.distance import DistanceModel
+from kgexp.models.distances import Euclidean, Moduli
+from kgexp.models.initial import initial_rows
+from kgexp.randomness import Float64, Int64
+
+
+class RotatE(DistanceModel):
+    """score = margin - ‖h ∘ r - t‖; `dim` reals are `dim / 2` complex components, so `dim` must be even.
+
+    Args:
+        dim, reciprocal, init, init_scale: see `Model`; the last two are for entities, angles begin uniform in
+            [-π, π).
+        norm: `l1` is the sum of the components' moduli, as in the paper, `l2` the root of the sum of their squares.
+        margin: see `DistanceModel`; γ of the paper.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        reciprocal: bool = True,
+        init: str = "normal",
+        init_scale: float = 0.1,
+        norm: str = "l1",
+        margin: float = 0.0,
+    ) -> None:
+        distance = {"l1": Moduli, "l2": Euclidean}[norm]()
+        super().__init__(dim, reciprocal, init, init_scale, distance, margin)
+
+    @property
+    def relation_dim(self) -> int:
+        """An angle in radians for every complex component."""
+        return self.dim // 2
+
+    def tail_query(self, h: Tensor, r: Tensor) -> Tensor:
+        """q = h ∘ exp(i r)."""
+        cos, sin = cos_sin(r)
+        return _rotate(h, cos, sin)
+
+    def head_query(self, r: Tensor, t: Tensor) -> Tensor:
+        """q = t ∘ exp(-i r): a rotation leaves moduli alone, so |h ∘ exp(i r) - t| = |t ∘ exp(-i r) - h|."""
+        cos, sin = cos_sin(r)
+        return _rotate(t, cos, -sin)
+
+    def squared_moduli(self, rows: Tensor) -> Tensor:
+        """|x|² of every complex component, float[b, d / 2]; for the angles of a relation row this is one."""
+        if rows.shape[-1] == self.relation_dim:
+            return torch.ones_like(rows)
+        re, im = rows.chunk(2, dim=-1)
+        return re * re + im * im
+
+    def initial_relations(self, stream: int, ids: Int64) -> Float64:
+        """Angles uniform in [-π, π): float64[u, d / 2]."""
+        return initial_rows("uniform", math.pi, stream, ids, self.relation_dim)
+
+
+def _rotate(rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    re, im = rows.chunk(2, dim=-1)
+    return torch.cat([re * cos - im * sin, re * sin + im * cos], dim=-1)
