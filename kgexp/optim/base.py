@@ -73,4 +73,5 @@ class RowOptimizer(ABC):
 
 def _within(rows: Tensor, norm: float) -> Tensor:
     """The rows float[u, d], those longer than `norm` scaled down to it."""
-    return rows * (norm / rows.norm(dim=-1, keepdim=True)).clamp_(max=1.0)  # a row of zeros: infinity, so 1
+    scale: Tensor = norm / rows.norm(dim=-1, keepdim=True)  # infinite for a row of zeros
+    return rows * scale.clamp_(max=1.0)
