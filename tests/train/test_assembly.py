@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 import torch
 
+from kgexp.check import check
 from kgexp.data.load import load
 from kgexp.randomness import Purpose, key
 from kgexp.storage.memory import MemoryStorage
-from kgexp.tools.composing import composed
 from kgexp.train.assembly import Parts
 
 N, M = 23, 2
 
 
 @pytest.fixture
-def parts(tmp_path):
+def parts(tmp_path, composed):
     """Arguments of the command to its parts, for a ring of 23 entities and two relations."""
     path = tmp_path / "ring.tsv"
     path.write_text("".join(f"e{i}\tr{i % M}\te{(i + 1) % N}\n" for i in range(N)))
 
     def make(*overrides):
         own = (f"dataset.path={path}", "dataset.cache=null", "dataset.valid=0", "dataset.test=0", "model.dim=8")
-        config = composed(["dataset=files", *own, *overrides])
+        config = check(composed("dataset=files", *own, *overrides))
         return Parts.of(config, load(config["dataset"]), torch.device("cpu"))
 
     return make
