@@ -25,7 +25,9 @@ _KINDS: dict[Any, str] = {
     float: "a number",
     str: "a text",
     list[str]: "a list such as [a,b]",
+    list[float]: "a list of numbers such as [0.5,0.9]",
     int | None: "a whole number or null",
+    float | None: "a number or null",
     str | None: "a text or null",
     int | str: "a whole number or auto",
 }
@@ -167,13 +169,13 @@ def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
                 raise ConfigError(wrong_type(key, given, spec))
             words = f"must be {' or '.join(choices)}"
             raise ConfigError(f"{key} is {_shown(item)} but {words}{_meant(item, choices)}")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise ConfigError(f"{key} is {given} but must be a finite number.")
-        for bound, (words, holds) in _BOUNDS.items():
-            limit = spec.metadata.get(bound)
-            if limit is not None and not holds(value, limit):
-                raise ConfigError(f"{key} is {given} but must be {words} {limit}.")
+        if isinstance(item, (int, float)) and not isinstance(item, bool):
+            if not math.isfinite(item):
+                raise ConfigError(f"{key} is {item} but must be a finite number.")
+            for bound, (words, holds) in _BOUNDS.items():
+                limit = spec.metadata.get(bound)
+                if limit is not None and not holds(item, limit):
+                    raise ConfigError(f"{key} is {item} but must be {words} {limit}.")
     return value
 
 
@@ -211,6 +213,12 @@ def _even_dim(config: dict[str, Any]) -> None:
             f"model.dim is {model['dim']} but must be even for {name}, which needs two reals a component: "
             f"try model.dim={model['dim'] + 1}."
         )
+
+
+def _betas(config: dict[str, Any]) -> None:
+    betas = config["optimizer"].get("betas")
+    if config["optimizer"]["_target_"] == "kgexp.optim.adam.Adam" and len(betas) != 2:
+        raise ConfigError(f"optimizer.betas is {betas} but must hold two numbers, such as [0.9,0.999].")
 
 
 def _objective(config: dict[str, Any]) -> None:
@@ -251,4 +259,4 @@ def _mapped_on_cuda(config: dict[str, Any]) -> None:
         )
 
 
-_RULES = (_columns, _shares, _even_dim, _objective, _splits, _validation, _mapped_on_cuda)
+_RULES = (_columns, _shares, _even_dim, _betas, _objective, _splits, _validation, _mapped_on_cuda)

@@ -42,8 +42,9 @@ class DistMult:
     _target_: str = "kgexp.models.distmult.DistMult"
     dim: int = number(at_least=1)
     reciprocal: bool = MISSING
-    init: str = one_of("normal", "uniform")
+    init: str = one_of("normal", "uniform", "xavier_normal", "xavier_uniform")
     init_scale: float = number(above=0)
+    max_norm: float | None = number(above=0)
 
 
 @dataclass
@@ -118,11 +119,20 @@ class N3:
 
 
 @dataclass
-class Adagrad:
+class SGD:
+    """`kgexp.optim.sgd.SGD`, and the learning rate of the relations if that is another."""
+
+    _target_: str = "kgexp.optim.sgd.SGD"
+    lr: float = number(above=0)
+    relation_lr: float | None = number(above=0)
+    clip: float | None = number(above=0)
+
+
+@dataclass
+class Adagrad(SGD):
     """`kgexp.optim.adagrad.Adagrad`."""
 
     _target_: str = "kgexp.optim.adagrad.Adagrad"
-    lr: float = number(above=0)
     eps: float = number(above=0)
 
 
@@ -134,14 +144,40 @@ class RowwiseAdagrad(Adagrad):
 
 
 @dataclass
+class Adam(Adagrad):
+    """`kgexp.optim.adam.Adam`."""
+
+    _target_: str = "kgexp.optim.adam.Adam"
+    betas: list[float] = number(at_least=0, below=1)
+
+
+@dataclass
 class Constant:
     """`kgexp.optim.schedule.Constant`."""
 
     _target_: str = "kgexp.optim.schedule.Constant"
+    warmup: int = number(at_least=0)
 
 
 @dataclass
-class Plateau:
+class Cosine(Constant):
+    """`kgexp.optim.schedule.Cosine`."""
+
+    _target_: str = "kgexp.optim.schedule.Cosine"
+    min_factor: float = number(at_least=0, at_most=1)
+
+
+@dataclass
+class Step(Constant):
+    """`kgexp.optim.schedule.Step`."""
+
+    _target_: str = "kgexp.optim.schedule.Step"
+    factor: float = number(above=0, below=1)
+    at: list[float] = number(above=0, below=1)
+
+
+@dataclass
+class Plateau(Constant):
     """`kgexp.optim.schedule.Plateau`."""
 
     _target_: str = "kgexp.optim.schedule.Plateau"
@@ -262,8 +298,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "scoring": {"onevsall": OneVsAll, "negatives": Negatives},
     "loss": {"softmax": Softmax, "logistic": Logistic},
     "regularizer": {"none": NoRegularizer, "n3": N3},
-    "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad},
-    "schedule": {"constant": Constant, "plateau": Plateau},
+    "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": Adam, "sgd": SGD},
+    "schedule": {"constant": Constant, "cosine": Cosine, "step": Step, "plateau": Plateau},
     "sharding": {"none": NoSharding},
     "storage": {"memory": MemoryStorage, "local": LocalStorage},
     "evaluation": {"full": Evaluation, "sampled": Evaluation, "none": Evaluation},

@@ -25,14 +25,23 @@ class Model(ABC):
         reciprocal: a head query `(?, r, t)` is answered as the tail query `(t, r⁻¹, ?)`, with a relation row of
             its own for `r⁻¹` (Lacroix et al. 2018); relation rows then number 2m.
         init: distribution of the initial numbers, a name of `models.initial.DISTRIBUTIONS`.
-        init_scale: standard deviation of `normal`, bound of `uniform`.
+        init_scale: standard deviation of `normal`, bound of `uniform`, gain of `xavier_normal` and `xavier_uniform`.
+        max_norm: L2 norm that the updates of entity rows keep them within; None for any.
     """
 
-    def __init__(self, dim: int, reciprocal: bool = True, init: str = "normal", init_scale: float = 1e-3) -> None:
+    def __init__(
+        self,
+        dim: int,
+        reciprocal: bool = True,
+        init: str = "normal",
+        init_scale: float = 1e-3,
+        max_norm: float | None = None,
+    ) -> None:
         self.dim = dim
         self.reciprocal = reciprocal
         self.init = init
         self.init_scale = init_scale
+        self.max_norm = max_norm
 
     @property
     @abstractmethod
@@ -103,13 +112,13 @@ class Model(ABC):
         float[b, d] to float[b, d], or to float[b, d / 2] where a component is a pair of reals."""
         return rows * rows
 
-    def initial_entities(self, stream: int, ids: Int64) -> Float64:
-        """The first entity rows for the ids int64[u]: float64[u, d]."""
-        return initial_rows(self.init, self.init_scale, stream, ids, self.dim)
+    def initial_entities(self, stream: int, ids: Int64, num_rows: int) -> Float64:
+        """The first entity rows for the ids int64[u] of a table of `num_rows` rows: float64[u, d]."""
+        return initial_rows(self.init, self.init_scale, stream, ids, num_rows, self.dim)
 
-    def initial_relations(self, stream: int, ids: Int64) -> Float64:
-        """The first relation rows for the row numbers int64[u]: float64[u, e]."""
-        return initial_rows(self.init, self.init_scale, stream, ids, self.relation_dim)
+    def initial_relations(self, stream: int, ids: Int64, num_rows: int) -> Float64:
+        """The first relation rows for the row numbers int64[u] of a table of `num_rows` rows: float64[u, e]."""
+        return initial_rows(self.init, self.init_scale, stream, ids, num_rows, self.relation_dim)
 
     def num_relation_rows(self, num_relations: int) -> int:
         """Rows of the relation table for a graph of `num_relations` relations."""

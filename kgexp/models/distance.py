@@ -20,16 +20,23 @@ class DistanceModel(Model):
     """score = margin - distance(query, candidate).
 
     Args:
-        dim, reciprocal, init, init_scale: see `Model`.
+        dim, reciprocal, init, init_scale, max_norm: see `Model`.
         distance: between query and candidate.
         margin: the score of a triple that holds exactly. It moves all scores alike: the logistic loss needs it
             (γ of Sun et al. 2019), for the softmax and for rankings it does not matter.
     """
 
     def __init__(
-        self, dim: int, reciprocal: bool, init: str, init_scale: float, distance: Distance, margin: float
+        self,
+        dim: int,
+        reciprocal: bool,
+        init: str,
+        init_scale: float,
+        max_norm: float | None,
+        distance: Distance,
+        margin: float,
     ) -> None:
-        super().__init__(dim, reciprocal, init, init_scale)
+        super().__init__(dim, reciprocal, init, init_scale, max_norm)
         self.distance = distance
         self.margin = margin
 

@@ -19,8 +19,8 @@ class RotatE(DistanceModel):
     """score = margin - ‖h ∘ r - t‖; `dim` reals are `dim / 2` complex components, so `dim` must be even.
 
     Args:
-        dim, reciprocal, init, init_scale: see `Model`; the last two are for entities, angles begin uniform in
-            [-π, π).
+        dim, reciprocal, init, init_scale, max_norm: see `Model`; the last three are for entities, angles begin
+            uniform in [-π, π).
         norm: `l1` is the sum of the components' moduli, as in the paper, `l2` the root of the sum of their squares.
         margin: see `DistanceModel`; γ of the paper.
     """
@@ -31,11 +31,12 @@ class RotatE(DistanceModel):
         reciprocal: bool = True,
         init: str = "normal",
         init_scale: float = 0.1,
+        max_norm: float | None = None,
         norm: str = "l1",
         margin: float = 0.0,
     ) -> None:
         distance = {"l1": Moduli, "l2": Euclidean}[norm]()
-        super().__init__(dim, reciprocal, init, init_scale, distance, margin)
+        super().__init__(dim, reciprocal, init, init_scale, max_norm, distance, margin)
 
     @property
     def relation_dim(self) -> int:
@@ -59,9 +60,9 @@ class RotatE(DistanceModel):
         re, im = rows.chunk(2, dim=-1)
         return re * re + im * im
 
-    def initial_relations(self, stream: int, ids: Int64) -> Float64:
+    def initial_relations(self, stream: int, ids: Int64, num_rows: int) -> Float64:
         """Angles uniform in [-π, π): float64[u, d / 2]."""
-        return initial_rows("uniform", math.pi, stream, ids, self.relation_dim)
+        return initial_rows("uniform", math.pi, stream, ids, num_rows, self.relation_dim)
 
 
 def _rotate(rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

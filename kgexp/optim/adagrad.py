@@ -11,8 +11,10 @@ class Adagrad(RowOptimizer):
     A row that a step does not touch keeps weight and state, as it would with a gradient of zero.
     """
 
-    def __init__(self, lr: float = 0.1, eps: float = 1e-10) -> None:
-        super().__init__(lr)
+    def __init__(
+        self, lr: float = 0.1, eps: float = 1e-10, clip: float | None = None, max_norm: float | None = None
+    ) -> None:
+        super().__init__(lr, clip, max_norm)
         self.eps = eps
 
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
@@ -38,8 +40,10 @@ class RowwiseAdagrad(RowOptimizer):
     It halves the memory and the traffic of Adagrad; PyTorch-BigGraph (Lerer et al., SysML 2019) trains with it.
     """
 
-    def __init__(self, lr: float = 0.1, eps: float = 1e-10) -> None:
-        super().__init__(lr)
+    def __init__(
+        self, lr: float = 0.1, eps: float = 1e-10, clip: float | None = None, max_norm: float | None = None
+    ) -> None:
+        super().__init__(lr, clip, max_norm)
         self.eps = eps
 
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:

@@ -14,10 +14,15 @@ class RowOptimizer(ABC):
 
     Args:
         lr: the learning rate, which a schedule multiplies by a factor.
+        clip: a row's gradient is scaled down to at most this L2 norm first; None leaves it. Row by row, not over
+            the whole step, so that it is the same whoever owns which rows.
+        max_norm: a touched row is scaled back to at most this L2 norm after its update; None leaves it.
     """
 
-    def __init__(self, lr: float) -> None:
+    def __init__(self, lr: float, clip: float | None = None, max_norm: float | None = None) -> None:
         self.lr = lr
+        self.clip = clip
+        self.max_norm = max_norm
 
     @abstractmethod
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
@@ -53,7 +58,20 @@ class RowOptimizer(ABC):
         lr = self.lr * factor
         for start in range(0, len(grad), ROWS):
             piece = slice(start, start + ROWS)
+            gradient = grad[piece] if self.clip is None else _within(grad[piece], self.clip)
             if index is None:
-                self.step_all(weight[piece], {k: v[piece] for k, v in state.items()}, grad[piece], lr)
+                rows = weight[piece]
+                self.step_all(rows, {k: v[piece] for k, v in state.items()}, gradient, lr)
+                if self.max_norm is not None:
+                    rows.copy_(_within(rows, self.max_norm))
             else:
-                self.step_rows(weight, state, index[piece], grad[piece], lr)
+                ids = index[piece]
+                self.step_rows(weight, state, ids, gradient, lr)
+                if self.max_norm is not None:
+                    weight.index_copy_(0, ids, _within(weight.index_select(0, ids), self.max_norm))
+
+
+def _within(rows: Tensor, norm: float) -> Tensor:
+    """The rows float[u, d], those longer than `norm` scaled down to it."""
+    scale: Tensor = norm / rows.norm(dim=-1, keepdim=True)  # infinite for a row of zeros
+    return rows * scale.clamp_(max=1.0)

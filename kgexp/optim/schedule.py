@@ -4,12 +4,17 @@ A schedule may depend on the step alone, or learn from validation through `obser
 `state_dict`, so a resumed run goes on where it stopped.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 
 class Schedule(ABC):
-    """The factor of the learning rate over a run.
+    """The factor of the learning rate over a run: a decay, after a linear warm-up.
+
+    Args:
+        warmup: steps over which the factor first rises: step i has (i + 1) / warmup times its decay; 0 for none.
 
     Attributes:
         learns: whether it needs `observe` to change anything.
@@ -17,9 +22,17 @@ class Schedule(ABC):
 
     learns = False
 
-    @abstractmethod
+    def __init__(self, warmup: int = 0) -> None:
+        self._warmup = warmup
+
     def factor(self, step: int, total: int) -> float:
         """The factor for step `step` (from 0) of a run of `total` steps."""
+        rise = (step + 1) / self._warmup if step < self._warmup else 1.0
+        return rise * self.decay(step, total)
+
+    @abstractmethod
+    def decay(self, step: int, total: int) -> float:
+        """The factor without the warm-up."""
 
     def observe(self, value: float) -> None:  # noqa: B027 - most schedules have nothing to learn
         """Tells the validation objective after an evaluation; higher is better."""
@@ -35,9 +48,52 @@ class Schedule(ABC):
 class Constant(Schedule):
     """The learning rate as it is."""
 
-    def factor(self, step: int, total: int) -> float:
+    def decay(self, step: int, total: int) -> float:
         """Always one."""
         return 1.0
+
+
+class Cosine(Schedule):
+    """Half a period of a cosine from one, after the warm-up, down to `min_factor` as the run ends (Loshchilov and
+    Hutter, ICLR 2017, equation 5, without restarts).
+
+    A resumed run that is made longer goes on along the longer curve; what it has trained stays.
+
+    Args:
+        min_factor: the factor at the end.
+        warmup: see `Schedule`.
+    """
+
+    def __init__(self, min_factor: float = 0.0, warmup: int = 0) -> None:
+        super().__init__(warmup)
+        self._min_factor = min_factor
+
+    def decay(self, step: int, total: int) -> float:
+        """See `Schedule.decay`."""
+        done = max(step - self._warmup, 0) / max(total - self._warmup, 1)
+        return self._min_factor + (1 - self._min_factor) * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+
+
+class Step(Schedule):
+    """Multiplies the factor at given fractions of the run; the code of RotatE (Sun et al., ICLR 2019) divides by ten
+    at half of the steps.
+
+    A resumed run that is made longer takes the fractions of the longer run; what it has trained stays.
+
+    Args:
+        factor: what the factor is multiplied by, in (0, 1).
+        at: fractions of all steps, in (0, 1), each of which multiplies once.
+        warmup: see `Schedule`.
+    """
+
+    def __init__(self, factor: float = 0.1, at: Sequence[float] = (0.5,), warmup: int = 0) -> None:
+        super().__init__(warmup)
+        self._decay = factor
+        self._at = tuple(at)
+
+    def decay(self, step: int, total: int) -> float:
+        """See `Schedule.decay`."""
+        return self._decay ** sum(step >= round(fraction * total) for fraction in self._at)
 
 
 class Plateau(Schedule):
@@ -47,11 +103,13 @@ class Plateau(Schedule):
         factor: what the factor is multiplied by, in (0, 1).
         patience: evaluations without improvement that are still waited for.
         min_factor: the factor never falls below this.
+        warmup: see `Schedule`.
     """
 
     learns = True
 
-    def __init__(self, factor: float = 0.5, patience: int = 2, min_factor: float = 0.01) -> None:
+    def __init__(self, factor: float = 0.5, patience: int = 2, min_factor: float = 0.01, warmup: int = 0) -> None:
+        super().__init__(warmup)
         self._decay = factor
         self._patience = patience
         self._min_factor = min_factor
@@ -59,7 +117,7 @@ class Plateau(Schedule):
         self._best: float | None = None
         self._waited = 0
 
-    def factor(self, step: int, total: int) -> float:
+    def decay(self, step: int, total: int) -> float:
         """What past validations have made of it."""
         return self._factor
 

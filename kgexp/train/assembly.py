@@ -11,6 +11,7 @@ from kgexp.build import build
 from kgexp.data.graph import Graph
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
+from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
@@ -80,20 +81,20 @@ class Parts:
 
     def tables(self, storage: Storage) -> tuple[Table, Table]:
         """New entity and relation tables, their rows drawn for the run's seed."""
-        model, seed = self.objective.model, self.config["seed"]
+        model, seed, n = self.objective.model, self.config["seed"], self.graph.num_entities
         sharding = build(self.config["sharding"], plugins=self.config["plugins"])
         make = partial(
             sharding.table,
-            optimizer=build(self.config["optimizer"], plugins=self.config["plugins"]),
             storage=storage,
             dtype=self.dtype,
             device=self.device,
         )
-        entities = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT))
-        relations = partial(model.initial_relations, key(seed, Purpose.RELATION_INIT))
+        entities = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
+        relations = partial(model.initial_relations, key(seed, Purpose.RELATION_INIT), num_rows=self._relation_rows)
+        of_entities, of_relations = self._optimizers()
         return (
-            make("entity", self.graph.num_entities, model.dim, entities),
-            make("relation", self._relation_rows, model.relation_dim, relations),
+            make("entity", n, model.dim, entities, of_entities),
+            make("relation", self._relation_rows, model.relation_dim, relations, of_relations),
         )
 
     def evaluator(
@@ -164,9 +165,21 @@ class Parts:
     def _relation_rows(self) -> int:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
+    def _optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:
+        """Of the entity table and of the relation table."""
+        shared = dict(self.config["optimizer"])
+        lr = shared.pop("relation_lr", None)  # another package's optimizer need not have the key, nor `max_norm`
+        make = partial(build, plugins=self.config["plugins"])
+        norm = self.objective.model.max_norm
+        return (
+            make(shared | ({} if norm is None else {"max_norm": norm})),
+            make(shared | ({} if lr is None else {"lr": lr})),
+        )
+
     def _table_bytes(self, rows: int, dim: int) -> int:
         """Bytes of a table with its optimizer state."""
-        shapes = build(self.config["optimizer"], plugins=self.config["plugins"]).state_shapes(rows, dim)
+        optimizer, _ = self._optimizers()
+        shapes = optimizer.state_shapes(rows, dim)
         numbers = rows * dim + sum(torch.Size(shape).numel() for shape in shapes.values())
         return int(numbers * self.dtype.itemsize)
 

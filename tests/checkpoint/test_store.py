@@ -9,6 +9,7 @@ import torch
 from kgexp.checkpoint.store import CheckpointStore
 from kgexp.errors import CheckpointError
 from kgexp.optim.adagrad import RowwiseAdagrad
+from kgexp.optim.adam import Adam
 from kgexp.sharding.local import LocalTable
 
 
@@ -42,6 +43,24 @@ def test_what_is_saved_comes_back(store):
     for name, tensor in table.state_tensors().items():
         assert torch.equal(tensor, other.state_tensors()[name])
     assert (path / "entities.arrow").read_bytes() == b"names"
+
+
+def test_training_goes_on_from_a_checkpoint_of_adam(store):
+    def adam(weight):
+        optimizer = Adam(lr=0.1)
+        state = {name: torch.zeros(shape) for name, shape in optimizer.state_shapes(*weight.shape).items()}
+        return LocalTable("entity", weight, state, optimizer)
+
+    one, two = adam(torch.randn(53, 4)), adam(torch.zeros(53, 4))
+    ids, grad = torch.tensor([0, 7, 52]), torch.randn(3, 4)
+    one.update(ids, grad)
+    save(store, 1, tables={"entity": one})
+    store.newest().load(two)
+    assert two.state_tensors()["step"].tolist() == [float(i in (0, 7, 52)) for i in range(53)]
+    for table in (one, two):
+        table.update(ids + torch.tensor([0, 0, -1]), grad)
+    for name, tensor in one.state_tensors().items():
+        assert torch.equal(tensor, two.state_tensors()[name])
 
 
 def test_no_checkpoint_is_none(store):

@@ -16,6 +16,8 @@ BAD = [
     ("model.init", "norml", "did you mean normal?"),
     ("model.init_scale", 0, "above 0"),
     ("model.init_scale", float("nan"), "finite"),
+    ("model.max_norm", 0, "above 0"),
+    ("model.max_norm", "none", "a number or null"),
     ("model.reciprocal", "maybe", "true or false"),
     ("model._target_", "kgexp.models.complex.Complx", "did you mean kgexp.models.complex.ComplEx?"),
     ("model._target_", "my_package.Mine", "plugins=[my_package]"),
@@ -31,6 +33,12 @@ BAD = [
     ("optimizer.lr", float("inf"), "finite"),
     ("optimizer.lr", "fast", "a number"),
     ("optimizer.eps", 0.0, "above 0"),
+    ("optimizer.relation_lr", 0.0, "above 0"),
+    ("optimizer.clip", -1, "above 0"),
+    ("optimizer.betas", [0.9, 0.999], "optimizer=adam"),
+    ("schedule.warmup", -1, "at least 0"),
+    ("schedule.warmup", 0.1, "whole number"),
+    ("schedule.min_factor", 0.1, "schedule=cosine or schedule=plateau"),
     ("dataset.columns", ["head", "tail"], "head, relation and tail once each"),
     ("dataset.columns", ["head", "relation", "tail", "tail"], "once each"),
     ("dataset.columns", ["head", "relation", "tail", "weight", "weight"], "weight at most once"),
@@ -142,10 +150,39 @@ def test_what_waits_for_validations_needs_some(valid, silence):
         "factor": 0.5,
         "patience": 2,
         "min_factor": 0.01,
+        "warmup": 0,
     }
     assert "schedule=plateau" in sentence(valid)
     valid["evaluation"] |= {"splits": ["valid"], "every_epochs": 0, "every_steps": 7}
     check(valid)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("optimizer.betas", [0.9], "two numbers"),
+        ("optimizer.betas", [0.9, 0.99, 0.999], "two numbers"),
+        ("optimizer.betas", [0.9, 1.0], "is 1.0 but must be below 1"),
+        ("optimizer.betas", [-0.1, 0.9], "at least 0"),
+        ("optimizer.betas", [0.9, float("nan")], "finite"),
+        ("optimizer.betas", 0.9, "a list of numbers"),
+        ("optimizer.betas", ["a", "b"], "a list of numbers"),
+        ("schedule.at", [0.5, 0.0], "is 0.0 but must be above 0"),
+        ("schedule.at", [1], "below 1"),
+        ("schedule.factor", 1, "below 1"),
+    ],
+)
+def test_a_bad_value_of_adam_or_of_steps_is_named(composed, key, value, words):
+    config = check(composed("optimizer=adam", "schedule=step"))
+    spoil(config, key, value)
+    text = sentence(config)
+    assert key in text and words in text
+
+
+def test_a_bad_end_of_a_cosine_is_named(composed):
+    config = check(composed("schedule=cosine"))
+    spoil(config, "schedule.min_factor", 1.5)
+    assert "at most 1" in sentence(config)
 
 
 def test_mapped_files_do_not_serve_a_gpu(valid):

@@ -15,6 +15,7 @@ from kgexp.models.base import fold
 from kgexp.models.complex import ComplEx
 from kgexp.models.distances import square_root
 from kgexp.models.distmult import DistMult
+from kgexp.models.initial import DISTRIBUTIONS, initial_rows
 from kgexp.models.rotate import RotatE
 from kgexp.models.transe import TransE
 
@@ -228,14 +229,36 @@ def test_fold_reduces_everything(d):
     assert fold(torch.maximum, x).tolist() == [d] * 3
 
 
-def test_initial_rows_depend_on_their_id_alone():
-    model = ComplEx(10, init="uniform", init_scale=0.5)
-    all_rows = model.initial_entities(7, np.arange(501))
-    assert np.array_equal(all_rows[[3, 500]], model.initial_entities(7, np.array([3, 500])))
-    assert abs(all_rows).max() <= 0.5 and abs(all_rows).max() > 0.49
-    assert not np.array_equal(all_rows, model.initial_entities(8, np.arange(501)))
-    normal = ComplEx(10, init="normal", init_scale=0.1).initial_entities(7, np.arange(501))
-    assert 0.095 < normal.std() < 0.105
+@pytest.mark.parametrize("init", DISTRIBUTIONS)
+def test_initial_rows_depend_on_their_id_alone(init):
+    model = ComplEx(10, init=init, init_scale=0.5)
+    all_rows = model.initial_entities(7, np.arange(501), 501)
+    assert np.array_equal(all_rows[[3, 500]], model.initial_entities(7, np.array([3, 500]), 501))
+    assert not np.array_equal(all_rows, model.initial_entities(8, np.arange(501), 501))
+
+
+@pytest.mark.parametrize("init", DISTRIBUTIONS)
+@pytest.mark.parametrize("shape", [(2001, 24), (7, 3000)])
+def test_initial_rows_are_spread_as_torchs(init, shape):
+    scale = 0.3
+    weight = torch.empty(shape, dtype=torch.float64)
+    arguments = {"normal": {"std": scale}, "uniform": {"a": -scale, "b": scale}}.get(init, {"gain": scale})
+    getattr(torch.nn.init, f"{init}_")(weight, **arguments, generator=torch.Generator().manual_seed(0))
+    rows = initial_rows(init, scale, 7, np.arange(shape[0]), *shape)
+    assert rows.shape == shape
+    assert rows.std() == pytest.approx(weight.std().item(), rel=0.03)
+    assert abs(rows.mean()) < 0.03 * rows.std()
+    if init.endswith("uniform"):
+        bound = scale if init == "uniform" else scale * (6 / sum(shape)) ** 0.5
+        assert 0.99 * bound < abs(rows).max() <= bound
+    else:
+        assert abs(rows).max() > 3 * rows.std()
+
+
+def test_the_tables_rows_scale_what_is_drawn_for_it():
+    model = ComplEx(10, init="xavier_normal")
+    small, large = (model.initial_relations(7, np.arange(5), n) for n in (30, 1590))
+    np.testing.assert_allclose(small, large * (1600 / 40) ** 0.5, rtol=1e-12)
 
 
 @every_distance

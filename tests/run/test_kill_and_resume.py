@@ -36,8 +36,12 @@ def same_end(one, two):
 @pytest.mark.timeout(60 + 40 * KILLS)
 @pytest.mark.parametrize(
     "overrides",
-    [("scoring=onevsall",), ("scoring=negatives", "train.threads=2", "model.dim=512")],
-    ids=["all entities, one thread", "negatives, two threads"],
+    [
+        ("scoring=onevsall",),
+        ("scoring=negatives", "train.threads=2", "model.dim=512"),
+        ("scoring=negatives", "optimizer=adam", "optimizer.lr=0.01", "schedule.warmup=40", "model.max_norm=2"),
+    ],
+    ids=["all entities, one thread", "negatives, two threads", "Adam, warm-up, bounded rows"],
 )
 def test_a_killed_run_ends_with_the_same_bits(make_command, overrides):
     overrides = (*OVERRIDES, *overrides)

@@ -47,6 +47,8 @@ def test_a_run_leaves_everything_that_is_promised(command):
         ("model=transe", "model.norm=l1", "model.margin=6", "scoring=negatives", "loss=logistic"),
         ("model=rotate", "model.reciprocal=true"),
         ("evaluation=none", "schedule=constant", "model.reciprocal=false"),
+        ("optimizer=adam", "optimizer.lr=0.01", "optimizer.clip=1", "model.max_norm=5", "schedule=cosine"),
+        ("optimizer=sgd", "optimizer.lr=30", "schedule=step", "schedule.warmup=5", "model.init=xavier_uniform"),
         ("evaluation=sampled", "evaluation.candidates=20", "schedule=plateau", "early_stopping.patience=3"),
     ],
 )

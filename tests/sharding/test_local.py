@@ -6,6 +6,8 @@ import torch
 
 from kgexp.models.complex import ComplEx
 from kgexp.optim.adagrad import Adagrad, RowwiseAdagrad
+from kgexp.optim.adam import Adam
+from kgexp.optim.sgd import SGD
 from kgexp.sharding.local import LocalSharding
 from kgexp.storage.local import LocalStorage
 from kgexp.storage.memory import MemoryStorage
@@ -15,7 +17,7 @@ def make(optimizer=None, storage=None, n=501, dtype=torch.float64):
     model = ComplEx(6, init_scale=1.0)
 
     def initial(ids):
-        return model.initial_entities(5, ids)
+        return model.initial_entities(5, ids, n)
 
     optimizer = optimizer or Adagrad()
     device = torch.device("cpu")
@@ -23,7 +25,7 @@ def make(optimizer=None, storage=None, n=501, dtype=torch.float64):
 
 
 def test_rows_are_drawn_by_id():
-    expected = ComplEx(6, init_scale=1.0).initial_entities(5, np.arange(501))
+    expected = ComplEx(6, init_scale=1.0).initial_entities(5, np.arange(501), 501)
     assert np.array_equal(make().read(torch.arange(501)).numpy(), expected)
 
 
@@ -50,16 +52,18 @@ def test_blocks_cover_every_row_once():
     assert all(b.grad is None for b in blocks)
 
 
-@pytest.mark.parametrize("optimizer", [Adagrad, RowwiseAdagrad])
-def test_an_update_adds_the_blocks_gradient_to_the_rows(optimizer):
-    one, two = make(optimizer()), make(optimizer())
+@pytest.mark.parametrize("optimizer", [Adagrad, RowwiseAdagrad, Adam, SGD])
+@pytest.mark.parametrize("limits", [{}, {"clip": 0.5, "max_norm": 1.0}])
+def test_an_update_adds_the_blocks_gradient_to_the_rows(optimizer, limits):
+    one, two = make(optimizer(**limits)), make(optimizer(**limits))
     ids = torch.tensor([3, 250])
     grad, dense = torch.randn(2, 6, dtype=torch.float64), torch.randn(501, 6, dtype=torch.float64)
     for block in one.local_blocks(100, grad=True):
         block.grad.add_(dense[block.start : block.stop])
     one.update(ids, grad)
     two.update(torch.arange(501), dense.index_add(0, ids, grad))
-    torch.testing.assert_close(one.read(torch.arange(501)), two.read(torch.arange(501)), rtol=0, atol=1e-15)
+    for name, tensor in one.state_tensors().items():
+        torch.testing.assert_close(tensor, two.state_tensors()[name], rtol=0, atol=1e-15)
 
 
 def test_a_table_in_files_is_the_table_in_memory(tmp_path):

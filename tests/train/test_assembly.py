@@ -1,0 +1,87 @@
+"""From a configuration to tables: each with the optimizer and the first rows that the configuration says."""
+
+import numpy as np
+import pytest
+import torch
+
+from kgexp.check import check
+from kgexp.data.load import load
+from kgexp.randomness import Purpose, key
+from kgexp.storage.memory import MemoryStorage
+from kgexp.train.assembly import Parts
+
+N, M = 23, 2
+
+
+@pytest.fixture
+def parts(tmp_path, composed):
+    """Arguments of the command to its parts, for a ring of 23 entities and two relations."""
+    path = tmp_path / "ring.tsv"
+    path.write_text("".join(f"e{i}\tr{i % M}\te{(i + 1) % N}\n" for i in range(N)))
+
+    def make(*overrides):
+        own = (f"dataset.path={path}", "dataset.cache=null", "dataset.valid=0", "dataset.test=0", "model.dim=8")
+        config = check(composed("dataset=files", *own, *overrides))
+        return Parts.of(config, load(config["dataset"]), torch.device("cpu"))
+
+    return make
+
+
+def moved(table):
+    """How far a gradient of ones moves the first row."""
+    before = table.read(torch.tensor([0]))
+    table.update(torch.tensor([0]), torch.ones(1, table.dim))
+    return (before - table.read(torch.tensor([0])))[0]
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad", "adam", "sgd"])
+@pytest.mark.parametrize(("given", "relation_lr"), [(0.125, 0.125), ("null", 0.5)])
+def test_relations_have_a_learning_rate_of_their_own(parts, optimizer, given, relation_lr):
+    made = parts(f"optimizer={optimizer}", "optimizer.lr=0.5", f"optimizer.relation_lr={given}")
+    entity, relation = made.tables(MemoryStorage())
+    torch.testing.assert_close(moved(entity), torch.full((8,), 0.5))
+    torch.testing.assert_close(moved(relation), torch.full((8,), relation_lr))
+
+
+def test_max_norm_is_for_entities_alone(parts):
+    entity, relation = parts("optimizer=sgd", "optimizer.lr=10", "model.max_norm=1.5").tables(MemoryStorage())
+    for table in (entity, relation):
+        moved(table)
+    assert entity.read(torch.tensor([0])).norm().item() == pytest.approx(1.5)
+    assert relation.read(torch.tensor([0])).norm() > 20
+    free, _ = parts("optimizer=sgd", "optimizer.lr=10").tables(MemoryStorage())
+    assert moved(free).norm() > 20
+
+
+def test_clip_is_for_both_tables(parts):
+    for table in parts("optimizer=sgd", "optimizer.lr=1", "optimizer.clip=0.25").tables(MemoryStorage()):
+        assert moved(table).norm().item() == pytest.approx(0.25, rel=1e-5)
+
+
+def test_adam_takes_its_keys(parts):
+    entity, _ = parts("optimizer=adam", "optimizer.betas=[0.5,0.75]", "optimizer.eps=3", "optimizer.lr=1").tables(
+        MemoryStorage()
+    )
+    torch.testing.assert_close(moved(entity), torch.full((8,), 1 / 4))  # g / (√g² + 3)
+    state = entity.state_tensors()
+    assert state["exp_avg"][0].eq(0.5).all() and state["exp_avg_sq"][0].eq(0.25).all()
+
+
+def test_each_table_is_drawn_for_its_own_number_of_rows(parts):
+    made = parts("model.init=xavier_uniform", "model.init_scale=1")
+    entity, relation = made.tables(MemoryStorage())
+    for table, purpose in ((entity, Purpose.ENTITY_INIT), (relation, Purpose.RELATION_INIT)):
+        draw = {"entity": "initial_entities", "relation": "initial_relations"}[table.name]
+        rows = getattr(made.objective.model, draw)(key(0, purpose), np.arange(table.num_rows), table.num_rows)
+        np.testing.assert_array_equal(table.read(torch.arange(table.num_rows)).numpy(), rows.astype(np.float32))
+        assert abs(rows).max() <= (6 / (table.num_rows + 8)) ** 0.5
+    assert (entity.num_rows, relation.num_rows) == (N, 2 * M)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "numbers"), [("sgd", 8), ("rowwise_adagrad", 9), ("adagrad", 16), ("adam", 3 * 8 + 1)]
+)
+def test_the_estimate_counts_the_state(parts, optimizer, numbers):
+    estimate = parts(f"optimizer={optimizer}").estimate(MemoryStorage())
+    assert estimate.parts["entity table"] == N * numbers * 4
+    assert estimate.parts["relation table"] == 2 * M * numbers * 4
