@@ -255,4 +255,13 @@ def _mapped_on_cuda(config: dict[str, Any]) -> None:
         )
 
 
-_RULES = (_columns, _shares, _even_dim, _objective, _splits, _validation, _mapped_on_cuda)
+def _label_smoothing(config: dict[str, Any]) -> None:
+    sampled = config["scoring"]["_target_"].startswith("kgexp.scoring.negatives.")
+    if sampled and config["loss"].get("label_smoothing"):
+        raise ConfigError(
+            f"loss.label_smoothing is {config['loss']['label_smoothing']}, which spreads over all entities, but "
+            "scoring has random ones: set it to 0, or choose scoring=onevsall."
+        )
+
+
+_RULES = (_columns, _shares, _even_dim, _objective, _splits, _validation, _mapped_on_cuda, _label_smoothing)

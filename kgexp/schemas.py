@@ -77,6 +77,7 @@ class Softmax:
     """`kgexp.scoring.losses.Softmax`."""
 
     _target_: str = "kgexp.scoring.losses.Softmax"
+    label_smoothing: float = number(at_least=0, below=1)
 
 
 @dataclass
@@ -84,6 +85,24 @@ class Logistic:
     """`kgexp.scoring.losses.Logistic`."""
 
     _target_: str = "kgexp.scoring.losses.Logistic"
+    balanced: bool = MISSING
+    label_smoothing: float = number(at_least=0, below=1)
+
+
+@dataclass
+class SelfAdversarial:
+    """`kgexp.scoring.losses.SelfAdversarial`."""
+
+    _target_: str = "kgexp.scoring.losses.SelfAdversarial"
+    temperature: float = number(at_least=0)
+
+
+@dataclass
+class MarginRanking:
+    """`kgexp.scoring.losses.MarginRanking`."""
+
+    _target_: str = "kgexp.scoring.losses.MarginRanking"
+    margin: float = number(at_least=0)
 
 
 @dataclass
@@ -244,7 +263,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "dataset": {"codex_s": Files, "files": Files},
     "model": {"complex": ComplEx, "distmult": DistMult},
     "scoring": {"onevsall": OneVsAll, "negatives": Negatives},
-    "loss": {"softmax": Softmax, "logistic": Logistic},
+    "loss": {
+        "softmax": Softmax,
+        "logistic": Logistic,
+        "self_adversarial": SelfAdversarial,
+        "margin_ranking": MarginRanking,
+    },
     "regularizer": {"none": NoRegularizer, "n3": N3},
     "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad},
     "schedule": {"constant": Constant, "plateau": Plateau},

@@ -10,6 +10,7 @@ from kgexp.models.base import Model
 from kgexp.scoring.all_entities import all_entities_loss
 from kgexp.scoring.batch import Batch, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
+from kgexp.scoring.targets import Targets
 from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Table
 
@@ -42,7 +43,7 @@ class OneVsAll(ScoringTechnique):
             queries.append(model.query(side, rows.entities[other], rows.relations[side]))
             answers.append(batch.triples[:, side.column])
         # One product for both sides: the larger, the faster.
-        joined, targets = torch.cat(queries), torch.cat(answers)
+        joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)
         block = self._block(len(joined), joined.element_size())
         losses = all_entities_loss(joined, targets, model, loss, entity, block)
         return weighted_mean(losses.chunk(len(self.sides)), batch.weights)

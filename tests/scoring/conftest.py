@@ -35,14 +35,13 @@ class World:
     def relation_row(self, model, r, side):
         return r + M if model.reciprocal and side is Side.HEAD else r
 
-    def score(self, model, entities, relations, side, h, r, t, candidate):
-        """One score, by the triple that the candidate completes."""
-        row = relations[self.relation_row(model, r, side)][None]
-        if side is Side.TAIL:
-            return model.score_triples(entities[h][None], row, entities[candidate][None])[0]
-        if model.reciprocal:
-            return model.score_triples(entities[t][None], row, entities[candidate][None])[0]
-        return model.score_triples(entities[candidate][None], row, entities[t][None])[0]
+    def scores(self, model, entities, relations, side, h, r, t, candidates):
+        """The scores of the triples that the candidates complete."""
+        row = relations[self.relation_row(model, r, side)].expand(len(candidates), -1)
+        given = entities[h if side is Side.TAIL else t].expand(len(candidates), -1)
+        if side is Side.TAIL or model.reciprocal:
+            return model.score_triples(given, row, entities[candidates])
+        return model.score_triples(entities[candidates], row, given)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
 from kgexp.optim.base import RowOptimizer
 from kgexp.scoring.batch import Batch
-from kgexp.scoring.losses import Logistic, Softmax
+from kgexp.scoring.losses import Logistic, MarginRanking, SelfAdversarial, Softmax
 from kgexp.scoring.negatives import NegativeSampling
 from kgexp.scoring.onevsall import OneVsAll
 from kgexp.scoring.regularizers import N3
@@ -26,6 +26,18 @@ TECHNIQUES = {
     "negatives in one chunk": NegativeSampling(negatives=60, chunk_size=100),
     "negatives heads": NegativeSampling(negatives=7, chunk_size=5, sides="head"),
 }
+LOSSES = {
+    "softmax": Softmax(),
+    "smoothed softmax": Softmax(label_smoothing=0.3),
+    "logistic": Logistic(),
+    "equal logistic": Logistic(balanced=False),
+    "smoothed logistic": Logistic(label_smoothing=0.3),
+    "smoothed equal logistic": Logistic(balanced=False, label_smoothing=0.3),
+    "self-adversarial": SelfAdversarial(0.7),
+    "margin ranking": MarginRanking(1.3),
+}
+SAMPLED_LOSSES = [name for name in LOSSES if "smoothed" not in name]
+CASES = [(t, k) for t, k in itertools.product(TECHNIQUES, LOSSES) if "1vsAll" in t or k in SAMPLED_LOSSES]
 
 
 class Sgd(RowOptimizer):
@@ -41,12 +53,25 @@ class Sgd(RowOptimizer):
         weight.sub_(grad, alpha=lr)
 
 
-def plain_loss(loss, scores, answer):
-    """The definition, for the scores of all candidates and the place of the answer among them."""
+def plain_loss(loss, scores, answers):
+    """The definition, for the scores of all candidates and the places of the answers among them."""
+    n, count = len(scores), len(answers)
+    smoothing = getattr(loss, "label_smoothing", 0.0)
+    others = [c for c in range(n) if c not in answers]
     if isinstance(loss, Softmax):
-        return -torch.log(torch.exp(scores[answer]) / torch.exp(scores).sum())
-    others = torch.cat([scores[:answer], scores[answer + 1 :]])
-    return -torch.log(torch.sigmoid(scores[answer])) - torch.log(torch.sigmoid(-others)).mean()
+        target = torch.full((n,), smoothing / n, dtype=scores.dtype)
+        target[answers] += (1 - smoothing) / count
+        return -(target * torch.log(torch.exp(scores) / torch.exp(scores).sum())).sum()
+    if isinstance(loss, Logistic):
+        labels = torch.full((n,), smoothing / n, dtype=scores.dtype)
+        labels[answers] += 1 - smoothing
+        each = -labels * torch.log(torch.sigmoid(scores)) - (1 - labels) * torch.log(torch.sigmoid(-scores))
+        return each[answers].mean() + each[others].mean() if loss.balanced else each.mean()
+    if isinstance(loss, SelfAdversarial):
+        weights = torch.exp(loss.temperature * scores[others]).detach()
+        each = -torch.log(torch.sigmoid(-scores[others])) * weights / weights.sum()
+        return -torch.log(torch.sigmoid(scores[answers])).mean() + each.sum()
+    return torch.clamp(loss.margin - scores[answers] + scores[others], min=0).mean()
 
 
 def plain_step(world, objective, batch, entities, relations):
@@ -61,9 +86,9 @@ def plain_step(world, objective, batch, entities, relations):
                 place = 0
             else:
                 candidates, place = list(range(world.n)), answer
-            scores = torch.stack([world.score(model, entities, relations, side, h, r, t, c) for c in candidates])
+            scores = world.scores(model, entities, relations, side, h, r, t, candidates)
             weight = 1.0 if batch.weights is None else batch.weights[i]
-            total = total + weight * plain_loss(objective.loss, scores, place)
+            total = total + weight * plain_loss(objective.loss, scores, [place])
             for row in (entities[h], entities[t], relations[world.relation_row(model, r, side)]):
                 if isinstance(model, ComplEx):
                     re, im = row.chunk(2)
@@ -74,12 +99,11 @@ def plain_step(world, objective, batch, entities, relations):
     return total / examples, penalty / examples
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES)
-@pytest.mark.parametrize("loss", [Softmax(), Logistic()], ids=["softmax", "logistic"])
+@pytest.mark.parametrize(("technique", "loss"), CASES)
 @pytest.mark.parametrize("model", [ComplEx(8), ComplEx(8, reciprocal=False), DistMult(8)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_step_is_the_gradient_of_a_plain_loop(world, technique, loss, model, weighted):
-    objective = Objective(model, TECHNIQUES[technique], loss, N3(0.05), world.m, seed=3)
+    objective = Objective(model, TECHNIQUES[technique], LOSSES[loss], N3(0.05), world.m, seed=3)
     batch = Batch(4, world.triples, world.weights if weighted else None)
     entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0))
     value = train_step(objective, entity, relation, batch)
@@ -149,8 +173,8 @@ def test_a_weight_of_two_is_two_copies(world):
 
 def test_extreme_scores_stay_finite(world):
     world.entities *= 1e3
-    for technique, loss in itertools.product(TECHNIQUES.values(), (Softmax(), Logistic())):
-        objective = Objective(DistMult(8), technique, loss, None, world.m, seed=0)
+    for technique, loss in CASES:
+        objective = Objective(DistMult(8), TECHNIQUES[technique], LOSSES[loss], None, world.m, seed=0)
         entity = world.table("entity")
         value = train_step(objective, entity, world.table("relation"), Batch(0, world.triples))
         assert math.isfinite(value.item())
