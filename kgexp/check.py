@@ -10,7 +10,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kgexp.errors import ConfigError
-from kgexp.schemas import SCHEMAS, SECTIONS, Config, known_keys, schema_of
+from kgexp.schemas import SCHEMAS, SECTIONS, Config, Negatives, OneVsSample, known_keys, schema_of
 
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "at_least": ("at least", lambda x, bound: x >= bound),
@@ -256,8 +256,9 @@ def _mapped_on_cuda(config: dict[str, Any]) -> None:
 
 
 def _label_smoothing(config: dict[str, Any]) -> None:
-    sampled = config["scoring"]["_target_"].startswith("kgexp.scoring.negatives.")
-    if sampled and config["loss"].get("label_smoothing"):
+    if schema_of("scoring", config["scoring"]["_target_"]) in (Negatives, OneVsSample) and config["loss"].get(
+        "label_smoothing"
+    ):
         raise ConfigError(
             f"loss.label_smoothing is {config['loss']['label_smoothing']}, which spreads over all entities, but "
             "scoring has random ones: set it to 0, or choose scoring=onevsall."

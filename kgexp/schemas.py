@@ -69,7 +69,20 @@ class Negatives:
     _target_: str = "kgexp.scoring.negatives.NegativeSampling"
     negatives: int = number(at_least=1)
     chunk_size: int = number(at_least=1)
-    sides: str = one_of("both", "head", "tail")
+    sides: str = one_of("both", "head", "tail", "bernoulli")
+    degree_exponent: float = number(at_least=0)
+    uniform_share: float = number(at_least=0, at_most=1)
+    mask: str = one_of("none", "equal", "known")
+
+
+@dataclass
+class OneVsSample:
+    """`kgexp.scoring.onevssample.OneVsSample`."""
+
+    _target_: str = "kgexp.scoring.onevssample.OneVsSample"
+    samples: int = number(at_least=1)
+    sides: str = one_of("both", "head", "tail", "bernoulli")
+    mask: str = one_of("none", "equal", "known")
 
 
 @dataclass
@@ -262,7 +275,7 @@ class Config:
 SCHEMAS: dict[str, dict[str, type]] = {
     "dataset": {"codex_s": Files, "files": Files},
     "model": {"complex": ComplEx, "distmult": DistMult},
-    "scoring": {"onevsall": OneVsAll, "negatives": Negatives},
+    "scoring": {"onevsall": OneVsAll, "negatives": Negatives, "onevssample": OneVsSample},
     "loss": {
         "softmax": Softmax,
         "logistic": Logistic,

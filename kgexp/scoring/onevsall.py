@@ -1,6 +1,6 @@
 """1vsAll: every triple's queries against all entities, with the triple's own answer as the one that is right."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.scoring.all_entities import all_entities_loss
-from kgexp.scoring.batch import Batch, Rows, weighted_mean
+from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.targets import Targets
 from kgexp.scoring.technique import ScoringTechnique
@@ -31,7 +31,7 @@ class OneVsAll(ScoringTechnique):
         super().__init__(sides)
         self.block = block
 
-    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Sequence[Tensor]]:
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
         """None are gathered: the table gives blocks of its rows."""
         return {}
 
@@ -46,7 +46,7 @@ class OneVsAll(ScoringTechnique):
         joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)
         block = self._block(len(joined), joined.element_size())
         losses = all_entities_loss(joined, targets, model, loss, entity, block)
-        return weighted_mean(losses.chunk(len(self.sides)), batch.weights)
+        return weighted_mean(dict(zip(self.sides, losses.chunk(len(self.sides)), strict=True)), batch)
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`: the gradient of all rows and of a block, and the block's scores with

@@ -61,6 +61,7 @@ class Parts:
             num_relations=graph.num_relations,
             seed=config["seed"],
         )
+        objective.scoring.prepare(graph)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]))
 
     def estimate(self, storage: Storage) -> Estimate:

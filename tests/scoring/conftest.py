@@ -1,8 +1,13 @@
 """A small graph of random rows, and the loss of a batch written as the plainest loop."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
+from kgexp.data.graph import Split
+from kgexp.data.known import KnownTriples
 from kgexp.data.sides import Side
 from kgexp.optim.adagrad import Adagrad
 from kgexp.sharding.local import LocalTable
@@ -24,6 +29,16 @@ class World:
         self.triples[1] = self.triples[0]
         self.triples[2, 2] = self.triples[2, 0]
         self.triples[3, 0] = self.triples[4, 2]
+        train = np.ascontiguousarray(self.triples.numpy().astype(np.int32))
+        more = torch.stack([torch.randint(0, high, (200,), generator=g) for high in (N, M, N)], dim=1)
+        train = np.concatenate([train, more.numpy().astype(np.int32)])
+        valid = (self.triples.numpy().astype(np.int32) + 1) % [N, M, N]  # known, but not to be masked
+        self.graph = SimpleNamespace(
+            train=Split("train", train, None),
+            known=KnownTriples.build([train, valid], M),
+            num_entities=N,
+            num_relations=M,
+        )
         self.weights = torch.rand(B, generator=g, dtype=torch.float64) * 2
 
     def table(self, name, optimizer=None):

@@ -14,6 +14,7 @@ from kgexp.scoring.batch import Batch
 from kgexp.scoring.losses import Logistic, MarginRanking, SelfAdversarial, Softmax
 from kgexp.scoring.negatives import NegativeSampling
 from kgexp.scoring.onevsall import OneVsAll
+from kgexp.scoring.onevssample import OneVsSample
 from kgexp.scoring.regularizers import N3
 from kgexp.train.step import Objective, train_step
 
@@ -25,6 +26,11 @@ TECHNIQUES = {
     "negatives": NegativeSampling(negatives=7, chunk_size=5),
     "negatives in one chunk": NegativeSampling(negatives=60, chunk_size=100),
     "negatives heads": NegativeSampling(negatives=7, chunk_size=5, sides="head"),
+    "own negatives": NegativeSampling(negatives=7, chunk_size=1, mask="equal"),
+    "negatives, known masked": NegativeSampling(60, chunk_size=5, degree_exponent=0.75, mask="known"),
+    "negatives of a side each": NegativeSampling(negatives=7, chunk_size=4, sides="bernoulli", mask="known"),
+    "1vsSample": OneVsSample(samples=20),
+    "1vsSample of all": OneVsSample(samples=1000, mask="known"),
 }
 LOSSES = {
     "softmax": Softmax(),
@@ -76,14 +82,23 @@ def plain_loss(loss, scores, answers):
 
 def plain_step(world, objective, batch, entities, relations):
     model, scoring = objective.model, objective.scoring
+    batch = scoring.choose(batch, objective.seed)
     drawn = scoring.candidates(batch, world.n, objective.seed)
+    train = {tuple(triple) for triple in world.graph.train.triples.tolist()}
     total, penalty, examples = 0.0, 0.0, 0
     for i, (h, r, t) in enumerate(batch.triples.tolist()):
         for side in scoring.sides:
+            chosen = list(range(len(batch))) if batch.examples is None else batch.examples[side].tolist()
+            if i not in chosen:
+                continue
             answer = t if side is Side.TAIL else h
             if drawn:  # the answer and its chunk's negatives
-                candidates = [answer, *drawn[side][i // scoring.chunk_size].tolist()]
-                place = 0
+                negatives = drawn[side].ids[chosen.index(i) // scoring.chunk_size].tolist()
+                if scoring.mask == "equal":
+                    negatives = [e for e in negatives if e != answer]
+                if scoring.mask == "known":
+                    negatives = [e for e in negatives if ((h, r, e) if side is Side.TAIL else (e, r, t)) not in train]
+                candidates, place = [answer, *negatives], 0
             else:
                 candidates, place = list(range(world.n)), answer
             scores = world.scores(model, entities, relations, side, h, r, t, candidates)
@@ -103,6 +118,7 @@ def plain_step(world, objective, batch, entities, relations):
 @pytest.mark.parametrize("model", [ComplEx(8), ComplEx(8, reciprocal=False), DistMult(8)])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_step_is_the_gradient_of_a_plain_loop(world, technique, loss, model, weighted):
+    TECHNIQUES[technique].prepare(world.graph)
     objective = Objective(model, TECHNIQUES[technique], LOSSES[loss], N3(0.05), world.m, seed=3)
     batch = Batch(4, world.triples, world.weights if weighted else None)
     entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0))
@@ -138,7 +154,7 @@ def test_negatives_touch_only_their_rows(world):
     objective = Objective(ComplEx(8), scoring, Softmax(), None, world.m, seed=0)
     entity, relation = world.table("entity"), world.table("relation")
     train_step(objective, entity, relation, batch)
-    drawn = torch.cat([ids for chunks in scoring.candidates(batch, world.n, 0).values() for ids in chunks])
+    drawn = torch.cat([part.ids.reshape(-1) for part in scoring.candidates(batch, world.n, 0).values()])
     touched = set(torch.cat([world.triples[:, 0], world.triples[:, 2], drawn]).tolist())
     changed = (entity.state_tensors()["weight"] != world.entities).any(dim=1).nonzero().squeeze(1).tolist()
     assert set(changed) == touched and len(touched) < world.n
@@ -148,11 +164,11 @@ def test_negatives_depend_on_step_seed_side_and_chunk_alone(world):
     scoring = NegativeSampling(negatives=20, chunk_size=5)
     long, short = Batch(7, world.triples), Batch(7, world.triples[:5])
     for side in Side:
-        drawn = scoring.candidates(long, world.n, 1)[side]
+        drawn = scoring.candidates(long, world.n, 1)[side].ids
         assert [len(ids) for ids in drawn] == [20, 20, 20]
-        assert torch.equal(drawn[0], scoring.candidates(short, world.n, 1)[side][0])
+        assert torch.equal(drawn[0], scoring.candidates(short, world.n, 1)[side].ids[0])
     streams = [
-        tuple(scoring.candidates(Batch(step, world.triples), world.n, seed)[side][chunk].tolist())
+        tuple(scoring.candidates(Batch(step, world.triples), world.n, seed)[side].ids[chunk].tolist())
         for step, seed, side, chunk in itertools.product([7, 8], [1, 2], Side, [0, 1])
     ]
     assert len(set(streams)) == len(streams)
@@ -174,6 +190,7 @@ def test_a_weight_of_two_is_two_copies(world):
 def test_extreme_scores_stay_finite(world):
     world.entities *= 1e3
     for technique, loss in CASES:
+        TECHNIQUES[technique].prepare(world.graph)
         objective = Objective(DistMult(8), TECHNIQUES[technique], LOSSES[loss], None, world.m, seed=0)
         entity = world.table("entity")
         value = train_step(objective, entity, world.table("relation"), Batch(0, world.triples))
