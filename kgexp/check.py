@@ -10,7 +10,17 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kgexp.errors import ConfigError
-from kgexp.schemas import SCHEMAS, SECTIONS, Config, Negatives, OneVsSample, known_keys, schema_of
+from kgexp.schemas import (
+    SCHEMAS,
+    SECTIONS,
+    Config,
+    KvsAll,
+    MarginRanking,
+    Negatives,
+    OneVsSample,
+    known_keys,
+    schema_of,
+)
 
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "at_least": ("at least", lambda x, bound: x >= bound),
@@ -265,4 +275,23 @@ def _label_smoothing(config: dict[str, Any]) -> None:
         )
 
 
-_RULES = (_columns, _shares, _even_dim, _objective, _splits, _validation, _mapped_on_cuda, _label_smoothing)
+def _one_answer(config: dict[str, Any]) -> None:
+    chosen = [schema_of(group, config[group]["_target_"]) for group in ("scoring", "loss")]
+    if chosen == [KvsAll, MarginRanking]:
+        raise ConfigError(
+            "loss=margin_ranking compares one answer with the other entities, but a query of scoring=kvsall has many: "
+            "choose scoring=onevsall, or another loss."
+        )
+
+
+_RULES = (
+    _columns,
+    _shares,
+    _even_dim,
+    _objective,
+    _splits,
+    _validation,
+    _mapped_on_cuda,
+    _label_smoothing,
+    _one_answer,
+)

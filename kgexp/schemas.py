@@ -63,6 +63,13 @@ class OneVsAll:
 
 
 @dataclass
+class KvsAll(OneVsAll):
+    """`kgexp.scoring.kvsall.KvsAll`: the same keys."""
+
+    _target_: str = "kgexp.scoring.kvsall.KvsAll"
+
+
+@dataclass
 class Negatives:
     """`kgexp.scoring.negatives.NegativeSampling`."""
 
@@ -275,7 +282,7 @@ class Config:
 SCHEMAS: dict[str, dict[str, type]] = {
     "dataset": {"codex_s": Files, "files": Files},
     "model": {"complex": ComplEx, "distmult": DistMult},
-    "scoring": {"onevsall": OneVsAll, "negatives": Negatives, "onevssample": OneVsSample},
+    "scoring": {"onevsall": OneVsAll, "kvsall": KvsAll, "negatives": Negatives, "onevssample": OneVsSample},
     "loss": {
         "softmax": Softmax,
         "logistic": Logistic,

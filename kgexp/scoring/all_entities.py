@@ -19,6 +19,14 @@ from kgexp.scoring.losses import Loss
 from kgexp.scoring.targets import Targets
 from kgexp.sharding.table import Block, Table
 
+#: Bytes of scores that are held at once unless a technique's `block` says otherwise.
+_SCORE_BYTES = 256 << 20
+
+
+def entities_at_a_time(queries: int, itemsize: int) -> int:
+    """How many entities to score at a time, for so many queries and bytes a score."""
+    return max(1, _SCORE_BYTES // (queries * itemsize))
+
 
 def all_entities_loss(queries: Tensor, targets: Targets, model: Model, loss: Loss, entity: Table, block: int) -> Tensor:
     """The losses float[q] of queries float[q, d] against all entities.

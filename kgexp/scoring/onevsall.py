@@ -7,15 +7,12 @@ from torch import Tensor
 
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.all_entities import all_entities_loss
+from kgexp.scoring.all_entities import all_entities_loss, entities_at_a_time
 from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.targets import Targets
 from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Table
-
-#: Bytes of scores that are held at once unless `block` says otherwise.
-_SCORE_BYTES = 256 << 20
 
 
 class OneVsAll(ScoringTechnique):
@@ -58,4 +55,4 @@ class OneVsAll(ScoringTechnique):
 
     def _block(self, queries: int, itemsize: int) -> int:
         """Entities to score at a time."""
-        return self.block or max(1, _SCORE_BYTES // (queries * itemsize))
+        return self.block or entities_at_a_time(queries, itemsize)

@@ -22,6 +22,9 @@ class ScoringTechnique(ABC):
         sides: `both`, or the one side whose queries are trained.
     """
 
+    #: Whether an example is a distinct query with the set of its answers, rather than a query of a triple.
+    by_query = False
+
     def __init__(self, sides: str = "both") -> None:
         self.sides = _SIDES[sides]
 

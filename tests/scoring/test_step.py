@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
+from plain_losses import LOSSES, Sgd, plain_loss
 
 from kgexp.data.sides import Side
 from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
-from kgexp.optim.base import RowOptimizer
 from kgexp.scoring.batch import Batch
 from kgexp.scoring.losses import Logistic, MarginRanking, SelfAdversarial, Softmax
 from kgexp.scoring.negatives import NegativeSampling
@@ -32,52 +32,41 @@ TECHNIQUES = {
     "1vsSample": OneVsSample(samples=20),
     "1vsSample of all": OneVsSample(samples=1000, mask="known"),
 }
-LOSSES = {
-    "softmax": Softmax(),
-    "smoothed softmax": Softmax(label_smoothing=0.3),
-    "logistic": Logistic(),
-    "equal logistic": Logistic(balanced=False),
-    "smoothed logistic": Logistic(label_smoothing=0.3),
-    "smoothed equal logistic": Logistic(balanced=False, label_smoothing=0.3),
-    "self-adversarial": SelfAdversarial(0.7),
-    "margin ranking": MarginRanking(1.3),
-}
 SAMPLED_LOSSES = [name for name in LOSSES if "smoothed" not in name]
 CASES = [(t, k) for t, k in itertools.product(TECHNIQUES, LOSSES) if "1vsAll" in t or k in SAMPLED_LOSSES]
 
 
-class Sgd(RowOptimizer):
-    """w - g: what a step did to a table is its gradient."""
+def test_losses_by_hand():
+    answers, negatives = torch.tensor([1.0, 0.0]).double(), torch.tensor([[0.5, -2.0], [1.0, -math.inf]]).double()
+    softplus = [math.log1p(math.exp(x)) for x in (-1.0, 0.5, -2.0, 0.0, 1.0)]
+    weight = 1 / (1 + math.exp(2 * -2.5))  # of 0.5 beside -2, at temperature 2
+    expected = {
+        Softmax(): [math.log(math.e + math.exp(0.5) + math.exp(-2)) - 1, math.log(1 + math.e)],
+        Logistic(): [softplus[0] + (softplus[1] + softplus[2]) / 2, softplus[3] + softplus[4]],
+        Logistic(balanced=False): [sum(softplus[:3]) / 3, (softplus[3] + softplus[4]) / 2],
+        SelfAdversarial(2.0): [
+            softplus[0] + weight * softplus[1] + (1 - weight) * softplus[2],
+            softplus[3] + softplus[4],
+        ],
+        MarginRanking(2.0): [1.5 / 2, 3.0],
+    }
+    for loss, values in expected.items():
+        torch.testing.assert_close(loss.sampled(answers, negatives), torch.tensor(values).double(), rtol=1e-7, atol=0)
 
-    def state_shapes(self, rows, dim):
-        return {}
 
-    def step_rows(self, weight, state, index, grad, lr):
-        weight.index_add_(0, index, grad, alpha=-lr)
+@pytest.mark.parametrize("loss", SAMPLED_LOSSES)
+def test_an_example_without_negatives_keeps_its_answer_and_a_finite_gradient(loss):
+    answers = torch.tensor([0.5], requires_grad=True)
+    scores = torch.tensor([[2.0, 3.0]], requires_grad=True)
+    LOSSES[loss].sampled(answers, scores.masked_fill(torch.ones(1, 2, dtype=torch.bool), -math.inf)).sum().backward()
+    assert answers.grad.isfinite().all() and torch.equal(scores.grad, torch.zeros(1, 2))
 
-    def step_all(self, weight, state, grad, lr):
-        weight.sub_(grad, alpha=lr)
 
-
-def plain_loss(loss, scores, answers):
-    """The definition, for the scores of all candidates and the places of the answers among them."""
-    n, count = len(scores), len(answers)
-    smoothing = getattr(loss, "label_smoothing", 0.0)
-    others = [c for c in range(n) if c not in answers]
-    if isinstance(loss, Softmax):
-        target = torch.full((n,), smoothing / n, dtype=scores.dtype)
-        target[answers] += (1 - smoothing) / count
-        return -(target * torch.log(torch.exp(scores) / torch.exp(scores).sum())).sum()
-    if isinstance(loss, Logistic):
-        labels = torch.full((n,), smoothing / n, dtype=scores.dtype)
-        labels[answers] += 1 - smoothing
-        each = -labels * torch.log(torch.sigmoid(scores)) - (1 - labels) * torch.log(torch.sigmoid(-scores))
-        return each[answers].mean() + each[others].mean() if loss.balanced else each.mean()
-    if isinstance(loss, SelfAdversarial):
-        weights = torch.exp(loss.temperature * scores[others]).detach()
-        each = -torch.log(torch.sigmoid(-scores[others])) * weights / weights.sum()
-        return -torch.log(torch.sigmoid(scores[answers])).mean() + each.sum()
-    return torch.clamp(loss.margin - scores[answers] + scores[others], min=0).mean()
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_score_that_is_nan_is_a_loss_that_is_nan(world, loss):
+    world.entities[17, 0] = math.nan
+    objective = Objective(DistMult(8), OneVsAll(block=20), LOSSES[loss], None, world.m, seed=0)
+    assert train_step(objective, world.table("entity"), world.table("relation"), Batch(0, world.triples)).isnan()
 
 
 def plain_step(world, objective, batch, entities, relations):
