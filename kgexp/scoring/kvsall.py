@@ -52,4 +52,4 @@ class KvsAll(ScoringTechnique):
         """See `ScoringTechnique.working_numbers`; as `OneVsAll` with one query an element of the batch. The answers'
         own scores and ids are fewer than the scores."""
         block = min(num_entities, self.block or entities_at_a_time(batch_size, itemsize=4))
-        return (num_entities + block + 14 * batch_size) * dim + 5 * batch_size * block
+        return (num_entities + block + 14 * batch_size) * dim + 6 * batch_size * block

@@ -51,7 +51,7 @@ class OneVsAll(ScoringTechnique):
         queries = len(self.sides) * batch_size
         block = min(num_entities, self._block(queries, itemsize=4))
         rows = num_entities + block + 8 * batch_size + 6 * queries
-        return rows * dim + 5 * queries * block
+        return rows * dim + 6 * queries * block
 
     def _block(self, queries: int, itemsize: int) -> int:
         """Entities to score at a time."""
