@@ -11,7 +11,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kgexp.errors import ConfigError
 from kgexp.protocol import GROUPED, METRICS, OBJECTIVES
-from kgexp.schemas import SCHEMAS, SECTIONS, Config, known_keys, schema_of
+from kgexp.schemas import (
+    SCHEMAS,
+    SECTIONS,
+    Config,
+    KvsAll,
+    MarginRanking,
+    Negatives,
+    OneVsSample,
+    known_keys,
+    schema_of,
+)
 
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "at_least": ("at least", lambda x, bound: x >= bound),
@@ -259,4 +269,34 @@ def _mapped_on_cuda(config: dict[str, Any]) -> None:
         )
 
 
-_RULES = (_columns, _shares, _even_dim, _betas, _objective, _splits, _validation, _mapped_on_cuda)
+def _label_smoothing(config: dict[str, Any]) -> None:
+    if schema_of("scoring", config["scoring"]["_target_"]) in (Negatives, OneVsSample) and config["loss"].get(
+        "label_smoothing"
+    ):
+        raise ConfigError(
+            f"loss.label_smoothing is {config['loss']['label_smoothing']}, which spreads over all entities, but "
+            "scoring has random ones: set it to 0, or choose scoring=onevsall."
+        )
+
+
+def _one_answer(config: dict[str, Any]) -> None:
+    chosen = [schema_of(group, config[group]["_target_"]) for group in ("scoring", "loss")]
+    if chosen == [KvsAll, MarginRanking]:
+        raise ConfigError(
+            "loss=margin_ranking compares one answer with the other entities, but a query of scoring=kvsall has many: "
+            "choose scoring=onevsall, or another loss."
+        )
+
+
+_RULES = (
+    _columns,
+    _shares,
+    _even_dim,
+    _betas,
+    _objective,
+    _splits,
+    _validation,
+    _mapped_on_cuda,
+    _label_smoothing,
+    _one_answer,
+)

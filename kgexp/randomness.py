@@ -29,6 +29,8 @@ class Purpose(IntEnum):
     HEAD_NEGATIVES = 6
     TAIL_NEGATIVES = 7
     EVALUATION_CANDIDATES = 8
+    SIDES = 9
+    LABELS = 10
 
 
 def _mix(x: UInt64) -> UInt64:

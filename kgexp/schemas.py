@@ -80,13 +80,33 @@ class OneVsAll:
 
 
 @dataclass
+class KvsAll(OneVsAll):
+    """`kgexp.scoring.kvsall.KvsAll`: the same keys."""
+
+    _target_: str = "kgexp.scoring.kvsall.KvsAll"
+
+
+@dataclass
 class Negatives:
     """`kgexp.scoring.negatives.NegativeSampling`."""
 
     _target_: str = "kgexp.scoring.negatives.NegativeSampling"
     negatives: int = number(at_least=1)
     chunk_size: int = number(at_least=1)
-    sides: str = one_of("both", "head", "tail")
+    sides: str = one_of("both", "head", "tail", "bernoulli")
+    degree_exponent: float = number(at_least=0)
+    uniform_share: float = number(at_least=0, at_most=1)
+    mask: str = one_of("none", "equal", "known")
+
+
+@dataclass
+class OneVsSample:
+    """`kgexp.scoring.onevssample.OneVsSample`."""
+
+    _target_: str = "kgexp.scoring.onevssample.OneVsSample"
+    samples: int = number(at_least=1)
+    sides: str = one_of("both", "head", "tail", "bernoulli")
+    mask: str = one_of("none", "equal", "known")
 
 
 @dataclass
@@ -94,6 +114,7 @@ class Softmax:
     """`kgexp.scoring.losses.Softmax`."""
 
     _target_: str = "kgexp.scoring.losses.Softmax"
+    label_smoothing: float = number(at_least=0, below=1)
 
 
 @dataclass
@@ -101,6 +122,24 @@ class Logistic:
     """`kgexp.scoring.losses.Logistic`."""
 
     _target_: str = "kgexp.scoring.losses.Logistic"
+    balanced: bool = MISSING
+    label_smoothing: float = number(at_least=0, below=1)
+
+
+@dataclass
+class SelfAdversarial:
+    """`kgexp.scoring.losses.SelfAdversarial`."""
+
+    _target_: str = "kgexp.scoring.losses.SelfAdversarial"
+    temperature: float = number(at_least=0)
+
+
+@dataclass
+class MarginRanking:
+    """`kgexp.scoring.losses.MarginRanking`."""
+
+    _target_: str = "kgexp.scoring.losses.MarginRanking"
+    margin: float = number(at_least=0)
 
 
 @dataclass
@@ -295,8 +334,13 @@ class Config:
 SCHEMAS: dict[str, dict[str, type]] = {
     "dataset": {"codex_s": Files, "files": Files},
     "model": {"complex": ComplEx, "distmult": DistMult, "rotate": RotatE, "transe": TransE},
-    "scoring": {"onevsall": OneVsAll, "negatives": Negatives},
-    "loss": {"softmax": Softmax, "logistic": Logistic},
+    "scoring": {"onevsall": OneVsAll, "kvsall": KvsAll, "negatives": Negatives, "onevssample": OneVsSample},
+    "loss": {
+        "softmax": Softmax,
+        "logistic": Logistic,
+        "self_adversarial": SelfAdversarial,
+        "margin_ranking": MarginRanking,
+    },
     "regularizer": {"none": NoRegularizer, "n3": N3},
     "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": Adam, "sgd": SGD},
     "schedule": {"constant": Constant, "cosine": Cosine, "step": Step, "plateau": Plateau},

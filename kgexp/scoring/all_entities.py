@@ -6,6 +6,7 @@ gradient: that of the rows goes straight to the table's buffer, that of the quer
 block holds all entities its scores are kept, and nothing is computed twice.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,21 +16,30 @@ from torch.autograd import Function
 
 from kgexp.models.base import Model
 from kgexp.scoring.losses import Loss
+from kgexp.scoring.targets import Targets
 from kgexp.sharding.table import Block, Table
 
+#: Bytes of scores that are held at once unless a technique's `block` says otherwise.
+_SCORE_BYTES = 256 << 20
 
-def all_entities_loss(queries: Tensor, answers: Tensor, model: Model, loss: Loss, entity: Table, block: int) -> Tensor:
-    """The losses float[q] of queries float[q, d] whose answers are the ids int64[q], against all entities.
+
+def entities_at_a_time(queries: int, itemsize: int) -> int:
+    """How many entities to score at a time, for so many queries and bytes a score."""
+    return max(1, _SCORE_BYTES // (queries * itemsize))
+
+
+def all_entities_loss(queries: Tensor, targets: Targets, model: Model, loss: Loss, entity: Table, block: int) -> Tensor:
+    """The losses float[q] of queries float[q, d] against all entities.
 
     Args:
         queries: query rows, from which autograd goes on.
-        answers: ids of the answers.
+        targets: the answers of the queries.
         model: gives the scores.
         loss: what is made of them.
         entity: the table; `update` must follow the backward pass, for the rows' gradient waits in its buffer.
         block: entities scored at a time.
     """
-    losses: Tensor = _AllEntities.apply(queries, answers, _Scorer(model, loss, entity, block))  # type: ignore[no-untyped-call]
+    losses: Tensor = _AllEntities.apply(queries, targets, _Scorer(model, loss, entity, block))  # type: ignore[no-untyped-call]
     return losses
 
 
@@ -46,49 +56,54 @@ class _Scorer:
             rows = block.rows.detach().requires_grad_(torch.is_grad_enabled())
             yield block, rows, self.model.score(queries, rows)
 
-
-def _place(block: Block, answers: Tensor) -> tuple[Tensor, Tensor]:
-    """Which queries have their answer in the block, int64[p], and in which of its columns, int64[p]."""
-    inside = ((answers >= block.start) & (answers < block.stop)).nonzero().squeeze(-1)
-    return inside, answers[inside] - block.start
+    @torch.no_grad()
+    def own(self, queries: Tensor, targets: Targets) -> Tensor:
+        """The scores of the answers float[p], before any block."""
+        return self.model.score_pairs(queries[targets.query], self.entity.read(targets.entity))
 
 
 class _AllEntities(Function):
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, answers: Tensor, scorer: _Scorer) -> Tensor:
+    def forward(ctx: Any, queries: Tensor, targets: Targets, scorer: _Scorer) -> Tensor:
         loss, ctx.kept = scorer.loss, None
         statistic: Tensor | None = None
-        own = queries.new_zeros(len(queries))
+        own = scorer.own(queries, targets) if loss.answers_first else queries.new_zeros(len(targets.entity))
         with torch.set_grad_enabled(scorer.keep):
             leaf = queries.detach().requires_grad_(scorer.keep)
             for block, rows, scores in scorer.blocks(leaf):
                 if scorer.keep:
                     ctx.kept = [(block, rows, scores)], leaf
-                with torch.no_grad():
-                    inside, column = _place(block, answers)
-                    own[inside] = scores[inside, column]
-                    part = loss.statistic(scores)
-                    statistic = part if statistic is None else loss.merge(statistic, part)
+                pairs, place = _within(targets, block)
+                if not loss.answers_first:
+                    own[pairs] = scores.detach()[place]
+                others = scores.detach().index_put(place, scores.new_tensor(-math.inf))
+                part = loss.statistic(others, own, targets)
+                statistic = part if statistic is None else loss.merge(statistic, part)
         assert statistic is not None, "a table has at least one row"
-        ctx.scorer = scorer
-        ctx.save_for_backward(queries, answers, statistic, own)
-        return loss.value(statistic, own, scorer.entity.num_rows)
+        ctx.scorer, ctx.targets = scorer, targets
+        ctx.save_for_backward(queries, statistic, own)
+        return loss.value(statistic, own, targets)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        queries, answers, statistic, own = ctx.saved_tensors
-        scorer, upstream = ctx.scorer, grads[0].unsqueeze(-1)
-        n = scorer.entity.num_rows
-        answer_gradient = scorer.loss.answer_gradient(statistic, own, n)
+        queries, statistic, own = ctx.saved_tensors
+        scorer, targets, upstream = ctx.scorer, ctx.targets, grads[0].unsqueeze(-1)
+        own_gradient = scorer.loss.own_gradient(statistic, own, targets)
         total = torch.zeros_like(queries)
         with torch.enable_grad():
             blocks, leaf = ctx.kept or (None, queries.detach().requires_grad_())
             for block, rows, scores in blocks or scorer.blocks(leaf):
-                gradient = scorer.loss.gradient(scores.detach(), statistic, n)
-                inside, column = _place(block, answers)
-                gradient[inside, column] = answer_gradient[inside]
+                gradient = scorer.loss.gradient(scores.detach(), statistic, own, targets)
+                pairs, place = _within(targets, block)
+                gradient[place] = own_gradient[pairs]
                 gradient.mul_(upstream)
                 by_query, by_rows = torch.autograd.grad(scores, (leaf, rows), gradient)
                 total += by_query
                 block.grad.add_(by_rows)
         return total, None, None
+
+
+def _within(targets: Targets, block: Block) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The answers in the block: which they are, int64[x], and their places in its scores."""
+    pairs, query, column = targets.within(block.start, block.stop)
+    return pairs, (query, column)

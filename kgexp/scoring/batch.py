@@ -1,30 +1,53 @@
 """A batch of triples, and the rows that it needs, gathered once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kgexp.data.sides import Side
+from kgexp.scoring.targets import Targets
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The triples of one step.
+    """The triples of one step, and which of their queries are its examples.
 
     Attributes:
         step: number of the step in the run, from 0; random numbers are drawn for it.
         triples: int64[b, 3].
         weights: float[b], or None when every triple weighs one.
+        examples: of each side, the positions int64[x] of the triples whose query of that side is an example; None
+            when every triple gives one for every side that is trained.
+        targets: the answers of triple i's one query, where queries have sets of answers; None otherwise.
     """
 
     step: int
     triples: Tensor
     weights: Tensor | None = None
+    examples: Mapping[Side, Tensor] | None = None
+    targets: Targets | None = None
 
     def __len__(self) -> int:
         return len(self.triples)
+
+    def of(self, side: Side, values: Tensor) -> Tensor:
+        """Values of triples [b, …] for the examples of a side: [x, …]."""
+        return values if self.examples is None else values[self.examples[side]]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The candidates of one side's examples, which are cut into chunks that share them.
+
+    Attributes:
+        ids: int64[c, k].
+        mask: bool[x, k], true where a candidate is no negative of an example; None when all are.
+    """
+
+    ids: Tensor
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -33,23 +56,26 @@ class Rows:
 
     Attributes:
         entities: of each side, the rows float[b, d] of the entities at that side of the triples.
-        relations: of each side that is trained, the relation rows float[b, e] that its queries use.
-        candidates: of each side that is trained, for each chunk of the batch the candidate rows float[k, d];
-            empty for techniques that score against all entities.
+        relations: of each side that is trained, the relation rows float[x, e] that its examples use.
+        candidates: of each side that is trained, the candidate rows float[c, k, d] of its chunks; empty for
+            techniques that score against all entities.
+        masks: of each side that has one, the mask of its candidates: see `Candidates`.
     """
 
     entities: Mapping[Side, Tensor]
     relations: Mapping[Side, Tensor]
-    candidates: Mapping[Side, Sequence[Tensor]]
+    candidates: Mapping[Side, Tensor]
+    masks: Mapping[Side, Tensor]
 
 
-def weighted_mean(values: Sequence[Tensor], weights: Tensor | None) -> Tensor:
+def weighted_mean(values: Mapping[Side, Tensor], batch: Batch) -> Tensor:
     """The mean over all examples of weight times value, of their losses or of their penalties.
 
     Args:
-        values: for every side, the values float[b] of its examples.
-        weights: float[b] of the triples. A triple of weight 2 counts as two, one of weight 0 not at all; the
+        values: for every side, the values float[x] of its examples.
+        batch: has the weights of the triples. A triple of weight 2 counts as two, one of weight 0 not at all; the
             divisor is the number of examples whatever they weigh, so no triple's share hangs on its neighbours.
     """
-    both = torch.stack(list(values))
-    return (both if weights is None else both * weights).mean()
+    if batch.weights is None:
+        return torch.cat(list(values.values())).mean()
+    return torch.cat([value * batch.of(side, batch.weights) for side, value in values.items()]).mean()

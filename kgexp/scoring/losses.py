@@ -2,106 +2,266 @@
 
 Every loss has two forms with the same meaning. `sampled` is for a few candidates a query and is plain autograd.
 Against all entities the scores come in blocks of entities, too many to keep: the loss is then a statistic that
-blocks contribute to, a value made of it, and the gradient of each score by formula.
+blocks contribute to, a value made of it, and the gradient of each score by formula. There a query may have a set of
+answers A; the loss is the mean over the set, and no answer is a negative of another.
+
+A score of minus infinity marks a candidate that takes no part: it is no negative of that query.
 """
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kgexp.scoring.targets import Targets
+
 
 class Loss(ABC):
     """What is minimised over the scores of an example."""
+
+    #: Whether `statistic` needs the answers' scores, so that they must be known before any block.
+    answers_first = False
 
     @abstractmethod
     def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
         """Scores of the answers float[b] and of negatives float[b, k] to the losses float[b]."""
 
     @abstractmethod
-    def statistic(self, scores: Tensor) -> Tensor:
-        """What a block of scores float[b, k], the answers' among them, contributes: float[b]."""
+    def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """What a block of scores float[q, k] contributes, those of the answers minus infinity: float[q, s].
+
+        `own` float[p] are the answers' scores if the loss is `answers_first`.
+        """
 
     @abstractmethod
     def merge(self, one: Tensor, other: Tensor) -> Tensor:
-        """The statistic of two blocks together: float[b]."""
+        """The statistic of two blocks together: float[q, s]."""
 
     @abstractmethod
-    def value(self, statistic: Tensor, answers: Tensor, n: int) -> Tensor:
-        """The losses float[b] from the statistic of all `n` scores and the answers' scores float[b]."""
+    def value(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The losses float[q] from the statistic of all blocks and the answers' scores float[p]."""
 
     @abstractmethod
-    def gradient(self, scores: Tensor, statistic: Tensor, n: int) -> Tensor:
-        """The derivative of the losses by the scores float[b, k] of candidates that are not the answer."""
+    def gradient(self, scores: Tensor, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The derivative of the losses by the scores float[q, k] of candidates that are no answers."""
 
     @abstractmethod
-    def answer_gradient(self, statistic: Tensor, answers: Tensor, n: int) -> Tensor:
-        """The derivative of the losses by the answers' own scores: float[b]."""
+    def own_gradient(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The derivative of the losses by the answers' own scores: float[p]."""
 
 
 class Softmax(Loss):
     """Cross-entropy of the answer among the candidates: log Σ exp(s) - s(answer).
 
-    Against all entities this is the full softmax of Lacroix et al. (ICML 2018).
+    Against all entities this is the full softmax of Lacroix et al. (ICML 2018); with a set of answers the cross-entropy
+    from the distribution that is uniform over it: log Σ exp(s) - mean over A of s (`kl` of Ruffinelli et al. 2020).
+
+    Args:
+        label_smoothing: ε; the target distribution becomes (1 - ε) times itself plus ε / n for each of all n
+            entities (Szegedy et al., CVPR 2016). Against all entities only.
     """
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        self.label_smoothing = label_smoothing
 
     def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
         """See `Loss.sampled`: the answer is one of the candidates."""
         return torch.logaddexp(negatives.logsumexp(dim=-1), answers) - answers
 
-    def statistic(self, scores: Tensor) -> Tensor:
-        """The log-sum-exp of the block."""
-        return scores.logsumexp(dim=-1)
+    def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The log-sum-exp of the block and, for label smoothing, its sum."""
+        logsumexp = others.logsumexp(dim=-1, keepdim=True)
+        return torch.cat([logsumexp, _sum(others)], dim=-1) if self.label_smoothing else logsumexp
 
     def merge(self, one: Tensor, other: Tensor) -> Tensor:
-        """The log-sum-exp of both."""
-        return torch.logaddexp(one, other)
+        """The log-sum-exp and the sum of both."""
+        return torch.cat([torch.logaddexp(one[:, :1], other[:, :1]), one[:, 1:] + other[:, 1:]], dim=-1)
 
-    def value(self, statistic: Tensor, answers: Tensor, n: int) -> Tensor:
+    def value(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """See `Loss.value`."""
-        return statistic - answers
+        value = self._total(statistic, own, targets) - (1 - self.label_smoothing) * targets.mean(own)
+        if self.label_smoothing:
+            value -= self.label_smoothing / targets.n * (statistic[:, 1] + targets.sum(own))
+        return value
 
-    def gradient(self, scores: Tensor, statistic: Tensor, n: int) -> Tensor:
-        """The softmax."""
-        return torch.sub(scores, statistic.unsqueeze(-1)).exp_()
+    def gradient(self, scores: Tensor, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The softmax, less ε / n."""
+        softmax = torch.sub(scores, self._total(statistic, own, targets).unsqueeze(-1)).exp_()
+        return softmax.sub_(self.label_smoothing / targets.n) if self.label_smoothing else softmax
 
-    def answer_gradient(self, statistic: Tensor, answers: Tensor, n: int) -> Tensor:
-        """The softmax less one."""
-        return torch.expm1(answers - statistic)
+    def own_gradient(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The softmax less the target; with one answer and no smoothing it keeps its digits where it is near zero."""
+        count = targets.spread(targets.counts).to(own.dtype)
+        target = (1 - self.label_smoothing) / count + self.label_smoothing / targets.n
+        return torch.expm1(own - targets.spread(self._total(statistic, own, targets))) + (1 - target)
+
+    def _total(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The log-sum-exp of all scores: float[q]."""
+        return torch.logaddexp(statistic[:, 0], targets.logsumexp(own))
 
 
 class Logistic(Loss):
-    """-log σ(s(answer)) plus the mean over the negatives of -log σ(-s).
+    """Binary cross-entropy: -log σ(s) of the answers and -log σ(-s) of the negatives.
 
-    Answer and negatives weigh the same however many negatives there are, as in PyTorch-BigGraph.
+    Args:
+        balanced: the mean over the answers plus the mean over the negatives, which weigh the same however many they
+            are, as in PyTorch-BigGraph. False is the mean over all candidates together, as in the code of
+            ConvE (Dettmers et al., AAAI 2018).
+        label_smoothing: ε; a label y of 0 or 1 becomes (1 - ε) y + ε / n, n the number of entities, and the loss
+            of a score -y log σ(s) - (1 - y) log σ(-s). Against all entities only.
     """
+
+    def __init__(self, balanced: bool = True, label_smoothing: float = 0.0) -> None:
+        self.balanced = balanced
+        self.label_smoothing = label_smoothing
 
     def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
         """See `Loss.sampled`."""
-        return _softplus(-answers) + _softplus(negatives).mean(dim=-1)
+        positive, negative = _softplus(-answers), _softplus(negatives).sum(dim=-1)
+        count = _count(negatives)
+        return positive + negative / count.clamp(min=1) if self.balanced else (positive + negative) / (count + 1)
 
-    def statistic(self, scores: Tensor) -> Tensor:
-        """The sum of -log σ(-s)."""
-        return _softplus(scores).sum(dim=-1)
+    def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The sum of the losses of the block's scores."""
+        losses = _softplus(others).sum(dim=-1, keepdim=True)
+        return losses - self.label_smoothing / targets.n * _sum(others) if self.label_smoothing else losses
 
     def merge(self, one: Tensor, other: Tensor) -> Tensor:
         """The sum of both."""
         return one + other
 
-    def value(self, statistic: Tensor, answers: Tensor, n: int) -> Tensor:
-        """See `Loss.value`: every other entity is a negative."""
-        return _softplus(-answers) + (statistic - _softplus(answers)) / max(n - 1, 1)
+    def value(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """See `Loss.value`: every entity that is no answer is a negative."""
+        answers, others = self._divisors(targets)
+        losses = targets.sum(_softplus(-own) + self._missing(targets) * own)
+        return losses / answers + statistic[:, 0] / others
 
-    def gradient(self, scores: Tensor, statistic: Tensor, n: int) -> Tensor:
-        """σ(s) / (n - 1)."""
-        return torch.sigmoid(scores).div_(max(n - 1, 1))
+    def gradient(self, scores: Tensor, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """σ(s) - ε / n, a mean over the negatives."""
+        gradient = torch.sigmoid(scores)
+        if self.label_smoothing:
+            gradient.sub_(self.label_smoothing / targets.n)
+        return gradient.div_(self._divisors(targets)[1].unsqueeze(-1))
 
-    def answer_gradient(self, statistic: Tensor, answers: Tensor, n: int) -> Tensor:
-        """-σ(-s)."""
-        return -torch.sigmoid(-answers)
+    def own_gradient(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """σ(s) - y, a mean over the answers."""
+        return (self._missing(targets) - torch.sigmoid(-own)) / targets.spread(self._divisors(targets)[0])
+
+    def _missing(self, targets: Targets) -> float:
+        """What smoothing takes from the label of an answer."""
+        return self.label_smoothing * (1 - 1 / targets.n)
+
+    def _divisors(self, targets: Targets) -> tuple[Tensor, Tensor]:
+        """What the losses of the answers and of the negatives are divided by, int64[q] each."""
+        if self.balanced:
+            return targets.counts, targets.others
+        return torch.full_like(targets.counts, targets.n), torch.full_like(targets.counts, targets.n)
+
+
+class SelfAdversarial(Loss):
+    """-log σ(s(answer)) plus the mean over the negatives of -log σ(-s), weighted by how plausible they are.
+
+    The weights are softmax(temperature · s) over the query's negatives; no gradient flows through them (Sun et al.,
+    ICLR 2019, whose code takes half of this loss). Their γ is the margin of a distance model.
+
+    Args:
+        temperature: 0 weights all negatives equally, which is the balanced `Logistic`.
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = temperature
+
+    def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
+        """See `Loss.sampled`."""
+        detached = negatives.detach()
+        weights = self._tempered(detached).softmax(dim=-1).masked_fill(detached == -math.inf, 0)
+        return _softplus(-answers) + (weights * _softplus(negatives)).sum(dim=-1)
+
+    def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The logarithms of Σ exp(T s) and of Σ exp(T s) · (-log σ(-s))."""
+        tempered = self._tempered(others)
+        return torch.stack([tempered.logsumexp(dim=-1), (tempered + _softplus(others).log()).logsumexp(dim=-1)], dim=-1)
+
+    def merge(self, one: Tensor, other: Tensor) -> Tensor:
+        """Both sums of both."""
+        return torch.logaddexp(one, other)
+
+    def value(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """See `Loss.value`: every entity that is no answer is a negative."""
+        weights, weighted = statistic.unbind(dim=-1)
+        return targets.mean(_softplus(-own)) + (weighted - weights).exp().masked_fill(weights == -math.inf, 0)
+
+    def gradient(self, scores: Tensor, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The weight of the negative times σ(s)."""
+        weights = torch.sub(self.temperature * scores, statistic[:, :1]).exp_()
+        return weights.mul_(torch.sigmoid(scores))
+
+    def own_gradient(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """-σ(-s), a mean over the answers."""
+        return -torch.sigmoid(-own) / targets.spread(targets.counts)
+
+    def _tempered(self, scores: Tensor) -> Tensor:
+        """Temperature times score; minus infinity stays what it is, even at temperature 0."""
+        return (self.temperature * scores).masked_fill(scores == -math.inf, -math.inf)
+
+
+class MarginRanking(Loss):
+    """The mean over the negatives of max(0, margin - s(answer) + s) (Bordes et al., NIPS 2013).
+
+    Against all entities a query must have one answer.
+
+    Args:
+        margin: by how much the answer should be ahead.
+    """
+
+    answers_first = True
+
+    def __init__(self, margin: float = 1.0) -> None:
+        self.margin = margin
+
+    def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
+        """See `Loss.sampled`."""
+        return self._excess(negatives, answers).sum(dim=-1) / _count(negatives).clamp(min=1)
+
+    def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The sum of what is too close, and how many that are."""
+        excess = self._excess(others, own)
+        return torch.stack([excess.sum(dim=-1), (excess > 0).sum(dim=-1).to(excess.dtype)], dim=-1)
+
+    def merge(self, one: Tensor, other: Tensor) -> Tensor:
+        """The sums of both."""
+        return one + other
+
+    def value(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """See `Loss.value`: every entity that is not the answer is a negative."""
+        return statistic[:, 0] / targets.others
+
+    def gradient(self, scores: Tensor, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """1 / (n - 1) for a negative that is too close."""
+        close = (self._excess(scores, own) > 0).to(scores.dtype)
+        return close.div_(targets.others.unsqueeze(-1))
+
+    def own_gradient(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """The share of the negatives that are too close, negated."""
+        return -statistic[:, 1] / targets.others
+
+    def _excess(self, negatives: Tensor, answers: Tensor) -> Tensor:
+        """max(0, margin - s(answer) + s): float[b, k]."""
+        return F.relu(negatives + (self.margin - answers).unsqueeze(-1))
 
 
 def _softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)) = -log σ(-x); torch's own softplus is the identity above 20, wrong in the ninth digit."""
     return -F.logsigmoid(-x)
+
+
+def _sum(others: Tensor) -> Tensor:
+    """The sum of the scores that take part: float[q, k] to float[q, 1]."""
+    return others.masked_fill(others == -math.inf, 0).sum(dim=-1, keepdim=True)
+
+
+def _count(negatives: Tensor) -> Tensor:
+    """The number of negatives that take part: float[b, k] to int64[b]."""
+    return (negatives != -math.inf).sum(dim=-1)

@@ -1,69 +1,145 @@
 """Negative sampling: every triple against a few random entities, shared by the triples of a chunk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kgexp.data.graph import Graph
+from kgexp.data.grouping import grouped
+from kgexp.data.known import KnownTriples
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.randomness import Purpose, integers, key
-from kgexp.scoring.batch import Batch, Rows, weighted_mean
+from kgexp.randomness import Float64, Int64, Purpose, key, uniform
+from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
+from kgexp.scoring.masks import Bool, equal_mask, known_mask
+from kgexp.scoring.samplers import Degree, Sampler, Uniform
 from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Table
 
-_PURPOSE = {Side.HEAD: Purpose.HEAD_NEGATIVES, Side.TAIL: Purpose.TAIL_NEGATIVES}
+PURPOSE = {Side.HEAD: Purpose.HEAD_NEGATIVES, Side.TAIL: Purpose.TAIL_NEGATIVES}
 
 
 class NegativeSampling(ScoringTechnique):
-    """Uniform negatives, drawn with replacement, the same for all triples of a chunk.
+    """Negatives drawn with replacement, the same for all examples of a chunk.
 
-    Sharing makes the scores of a chunk one matrix product, which is what makes sampling fast.
+    Sharing makes the scores of a chunk one matrix product, which is what makes sampling fast. Against all entities
+    there is `OneVsAll`.
 
     Args:
         negatives: how many a side.
-        chunk_size: triples that share their negatives.
-        sides: see `ScoringTechnique`.
+        chunk_size: examples that share their negatives; 1 draws negatives for every example by itself.
+        sides: see `ScoringTechnique`; or `bernoulli`, one query a triple: the head query with probability
+            tph / (tph + hpt), of the relation's mean tails per head and heads per tail (Wang et al., AAAI 2014).
+        degree_exponent, uniform_share: see `samplers.Degree`; exponent 0 draws uniformly.
+        mask: which drawn candidates take no part: `none`; those `equal` to the answer; or those `known`, which
+            complete the query to a triple of train.
     """
 
-    def __init__(self, negatives: int = 150, chunk_size: int = 1000, sides: str = "both") -> None:
-        super().__init__(sides)
+    def __init__(
+        self,
+        negatives: int = 150,
+        chunk_size: int = 1000,
+        sides: str = "both",
+        degree_exponent: float = 0.0,
+        uniform_share: float = 0.0,
+        mask: str = "none",
+    ) -> None:
+        self.bernoulli = sides == "bernoulli"
+        super().__init__("both" if self.bernoulli else sides)
         self.negatives = negatives
         self.chunk_size = chunk_size
+        self.degree_exponent = degree_exponent
+        self.uniform_share = uniform_share
+        self.mask = mask
+        self._sampler: Sampler | None = None  # uniform
+        self._known: KnownTriples | None = None
+        self._head_shares: Float64 | None = None
 
-    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Sequence[Tensor]]:
+    def prepare(self, graph: Graph) -> None:
+        """See `ScoringTechnique.prepare`."""
+        triples = graph.train.triples
+        if self.degree_exponent:
+            self._sampler = Degree(triples, graph.num_entities, self.degree_exponent, self.uniform_share)
+        if self.bernoulli:
+            heads, tails = (_distinct(triples, side, graph.num_relations) for side in Side)
+            # tph = N / heads and hpt = N / tails; a relation that train lacks is never asked for.
+            self._head_shares = tails / np.maximum(heads + tails, 1)
+        self._known = graph.known
+
+    def choose(self, batch: Batch, seed: int) -> Batch:
+        """See `ScoringTechnique.choose`."""
+        if not self.bernoulli:
+            return batch
+        assert self._head_shares is not None, "prepare comes first"
+        shares = self._head_shares[batch.triples[:, 1].cpu().numpy()]
+        head = torch.from_numpy(uniform(key(seed, Purpose.SIDES, batch.step), np.arange(len(batch))) < shares)
+        head = head.to(batch.triples.device)
+        examples = {Side.TAIL: (~head).nonzero().squeeze(-1), Side.HEAD: head.nonzero().squeeze(-1)}
+        return Batch(batch.step, batch.triples, batch.weights, examples)
+
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
         """See `ScoringTechnique.candidates`."""
-        chunks = -(-len(batch) // self.chunk_size)
-        counters = np.arange(chunks * self.negatives).reshape(chunks, self.negatives)
+        device = batch.triples.device
         drawn = {}
         for side in self.sides:
-            ids = integers(key(seed, _PURPOSE[side], batch.step), counters, num_entities)
-            drawn[side] = torch.from_numpy(ids).unbind()
+            triples = batch.of(side, batch.triples)
+            ids = self._draw(key(seed, PURPOSE[side], batch.step), -(-len(triples) // self.chunk_size), num_entities)
+            mask = self._mask(side, triples.cpu().numpy(), ids) if self.mask != "none" else None
+            drawn[side] = Candidates(
+                torch.from_numpy(ids).to(device), None if mask is None else torch.from_numpy(mask).to(device)
+            )
         return drawn
 
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
         """See `ScoringTechnique.loss`."""
-        return weighted_mean([self._side(model, loss, side, rows) for side in self.sides], batch.weights)
+        return weighted_mean({side: self._side(model, loss, side, batch, rows) for side in self.sides}, batch)
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`."""
         chunks = -(-batch_size // self.chunk_size)
         rows = 2 * batch_size + len(self.sides) * chunks * self.negatives
         # Rows: distinct, spread over their places, and the gradients of both; queries and their parts come on top.
-        scores = 3 * len(self.sides) * batch_size * self.negatives
+        scores = (3 if self.mask == "none" else 5) * len(self.sides) * batch_size * self.negatives
         return 4 * rows * dim + 6 * len(self.sides) * batch_size * dim + scores
 
-    def _side(self, model: Model, loss: Loss, side: Side, rows: Rows) -> Tensor:
-        """The losses float[b] of one side's examples."""
+    def _draw(self, stream: int, chunks: int, num_entities: int) -> Int64:
+        """The ids int64[c, k] of every chunk's candidates."""
+        counters = np.arange(chunks * self.negatives).reshape(chunks, self.negatives)
+        return (self._sampler or Uniform(num_entities)).draw(stream, counters)
+
+    def _mask(self, side: Side, triples: Int64, ids: Int64) -> Bool:
+        """See `Candidates.mask`."""
+        if self.mask == "equal":
+            return equal_mask(side, triples, ids, self.chunk_size)
+        assert self._known is not None, "prepare comes first"
+        return known_mask(side, triples, ids, self.chunk_size, self._known)
+
+    def _side(self, model: Model, loss: Loss, side: Side, batch: Batch, rows: Rows) -> Tensor:
+        """The losses float[x] of one side's examples."""
         other = Side.HEAD if side is Side.TAIL else Side.TAIL
-        queries = model.query(side, rows.entities[other], rows.relations[side])
-        answers = model.score_pairs(queries, rows.entities[side])
-        losses = [
-            loss.sampled(answer, model.score(query, candidates))
-            for query, answer, candidates in zip(
-                queries.split(self.chunk_size), answers.split(self.chunk_size), rows.candidates[side], strict=True
-            )
-        ]
-        return torch.cat(losses)
+        queries = model.query(side, batch.of(side, rows.entities[other]), rows.relations[side])
+        answers = model.score_pairs(queries, batch.of(side, rows.entities[side]))
+        scores = self._scores(model, queries, rows.candidates[side])
+        if side in rows.masks:
+            scores = scores.masked_fill(rows.masks[side], -torch.inf)
+        return loss.sampled(answers, scores)
+
+    def _scores(self, model: Model, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Queries float[x, d] against the candidates float[c, k, d] of their chunks: float[x, k]."""
+        whole = len(queries) // self.chunk_size
+        cut = whole * self.chunk_size
+        scores = []
+        if whole:  # in one product; the last chunk may be smaller
+            scores.append(model.score(queries[:cut].unflatten(0, (whole, -1)), candidates[:whole]).flatten(0, 1))
+        if cut < len(queries):
+            scores.append(model.score(queries[cut:], candidates[whole]))
+        return torch.cat(scores) if scores else queries.new_zeros(0, candidates.shape[1])
+
+
+def _distinct(triples: np.ndarray, side: Side, num_relations: int) -> Float64:
+    """How many distinct entities every relation has at a side: float64[m]."""
+    order, begins = grouped(triples[:, 1], triples[:, side.column])
+    return np.bincount(triples[order[begins], 1], minlength=num_relations).astype(np.float64)

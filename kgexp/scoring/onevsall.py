@@ -1,20 +1,18 @@
 """1vsAll: every triple's queries against all entities, with the triple's own answer as the one that is right."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.all_entities import all_entities_loss
-from kgexp.scoring.batch import Batch, Rows, weighted_mean
+from kgexp.scoring.all_entities import all_entities_loss, entities_at_a_time
+from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
+from kgexp.scoring.targets import Targets
 from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Table
-
-#: Bytes of scores that are held at once unless `block` says otherwise.
-_SCORE_BYTES = 256 << 20
 
 
 class OneVsAll(ScoringTechnique):
@@ -30,7 +28,7 @@ class OneVsAll(ScoringTechnique):
         super().__init__(sides)
         self.block = block
 
-    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Sequence[Tensor]]:
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
         """None are gathered: the table gives blocks of its rows."""
         return {}
 
@@ -42,10 +40,10 @@ class OneVsAll(ScoringTechnique):
             queries.append(model.query(side, rows.entities[other], rows.relations[side]))
             answers.append(batch.triples[:, side.column])
         # One product for both sides: the larger, the faster.
-        joined, targets = torch.cat(queries), torch.cat(answers)
+        joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)
         block = self._block(len(joined), joined.element_size())
         losses = all_entities_loss(joined, targets, model, loss, entity, block)
-        return weighted_mean(losses.chunk(len(self.sides)), batch.weights)
+        return weighted_mean(dict(zip(self.sides, losses.chunk(len(self.sides)), strict=True)), batch)
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`: the gradient of all rows and of a block, and the block's scores with
@@ -53,8 +51,8 @@ class OneVsAll(ScoringTechnique):
         queries = len(self.sides) * batch_size
         block = min(num_entities, self._block(queries, itemsize=4))
         rows = num_entities + block + 8 * batch_size + 6 * queries
-        return rows * dim + 5 * queries * block
+        return rows * dim + 6 * queries * block
 
     def _block(self, queries: int, itemsize: int) -> int:
         """Entities to score at a time."""
-        return self.block or max(1, _SCORE_BYTES // (queries * itemsize))
+        return self.block or entities_at_a_time(queries, itemsize)

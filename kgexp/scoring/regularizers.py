@@ -31,8 +31,8 @@ class N3(Regularizer):
         """See `Regularizer.penalty`."""
         # Both sides' examples hold the same two entities.
         entities = torch.stack([_cubes(model, part) for part in rows.entities.values()]).sum(dim=0)
-        examples = [entities + _cubes(model, part) for part in rows.relations.values()]
-        return self.weight * weighted_mean(examples, batch.weights)
+        examples = {side: batch.of(side, entities) + _cubes(model, part) for side, part in rows.relations.items()}
+        return self.weight * weighted_mean(examples, batch)
 
 
 def _cubes(model: Model, rows: Tensor) -> Tensor:

@@ -1,13 +1,14 @@
 """The contract of scoring techniques: which candidates each triple is scored against."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor
 
+from kgexp.data.graph import Graph
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.batch import Batch, Rows
+from kgexp.scoring.batch import Batch, Candidates, Rows
 from kgexp.scoring.losses import Loss
 from kgexp.sharding.table import Table
 
@@ -21,13 +22,24 @@ class ScoringTechnique(ABC):
         sides: `both`, or the one side whose queries are trained.
     """
 
+    #: Whether an example is a distinct query with the set of its answers, rather than a query of a triple.
+    by_query = False
+
     def __init__(self, sides: str = "both") -> None:
         self.sides = _SIDES[sides]
 
+    def prepare(self, graph: Graph) -> None:  # noqa: B027 - most techniques need nothing
+        """Takes what it needs of the graph, once, before the first step: nothing, unless a technique says so."""
+
+    def choose(self, batch: Batch, seed: int) -> Batch:
+        """The batch with the examples that it gives, where that is not every trained side of every triple. A
+        function of the batch and of the seed alone."""
+        return batch
+
     @abstractmethod
-    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Sequence[Tensor]]:
-        """The ids int64[k] of the candidates of every chunk of the batch, for each side; empty for techniques
-        that score against all entities. A function of the batch's step and of the seed alone."""
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
+        """The candidates of each side's examples; empty for techniques that score against all entities. The ids
+        are a function of the batch's step and of the seed alone."""
 
     @abstractmethod
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:

@@ -21,7 +21,6 @@ from kgexp.explain import explain
 from kgexp.storage.memory import MemoryStorage
 from kgexp.tools.composing import composed
 from kgexp.train.assembly import Parts
-from kgexp.train.batches import Batches
 from kgexp.train.step import train_step
 
 #: Windows that are timed, after one that warms up, and seconds that each takes at least.
@@ -55,8 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(parts: Parts) -> dict[str, Any]:
     """Training triples a second."""
     entity, relation = parts.tables(MemoryStorage())
-    config = parts.config
-    batches = Batches(parts.graph.train, config["train"]["batch_size"], config["seed"], parts.device, parts.dtype)
+    batches = parts.batches()
     step = 0
 
     def one_step() -> int:

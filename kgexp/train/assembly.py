@@ -21,6 +21,7 @@ from kgexp.train.best import Best
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
+from kgexp.train.queries import QueryBatches
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective
 from kgexp.train.trainer import Trainer
@@ -62,6 +63,7 @@ class Parts:
             num_relations=graph.num_relations,
             seed=config["seed"],
         )
+        objective.scoring.prepare(graph)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]))
 
     def estimate(self, storage: Storage) -> Estimate:
@@ -97,6 +99,13 @@ class Parts:
             make("relation", self._relation_rows, model.relation_dim, relations, of_relations),
         )
 
+    def batches(self) -> Batches | QueryBatches:
+        """The batches of the run: of triples, or of queries where these are the technique's examples."""
+        size, seed, scoring = self.config["train"]["batch_size"], self.config["seed"], self.objective.scoring
+        if scoring.by_query:
+            return QueryBatches(self.graph, scoring.sides, size, seed, self.device)
+        return Batches(self.graph.train, size, seed, self.device, self.dtype)
+
     def evaluator(
         self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]
     ) -> Evaluator:
@@ -125,7 +134,7 @@ class Parts:
         """The trainer of the tables, at its first step."""
         config, graph = self.config, self.graph
         train = config["train"]
-        batches = Batches(graph.train, train["batch_size"], config["seed"], self.device, self.dtype)
+        batches = self.batches()
 
         def describe(step: int) -> str:
             h, r, t = batches(step).triples[0].tolist()

@@ -28,12 +28,11 @@ class Batches:
     def __init__(self, split: Split, batch_size: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         self._split = split
         self._batch_size = batch_size
-        self._seed = seed
         self._device = device
         self._dtype = dtype
         self.triples = len(split.triples)
         self.steps_per_epoch = -(-self.triples // batch_size)
-        self._cached: tuple[int, int, Int64] | None = None  # epoch, first position, their triples
+        self._order = Order(self.triples, batch_size, seed)
 
     def __call__(self, step: int) -> Batch:
         """The batch of `step`, counted from 0 over all epochs."""
@@ -47,15 +46,28 @@ class Batches:
         weights = torch.from_numpy(self._split.weights[chosen]).to(self._device, self._dtype)
         return Batch(step, triples, weights)
 
-    def _order(self, epoch: int, start: int, stop: int) -> Int64:
-        """The triples at the positions `start … stop` of an epoch."""
+
+class Order:
+    """The order of every epoch: a seeded permutation of `n` elements.
+
+    Args:
+        n: elements.
+        batch_size: positions that are asked for at a time.
+        seed: of the run.
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int) -> None:
+        self._n, self._batch_size, self._seed = n, batch_size, seed
+        self._cached: tuple[int, int, Int64] | None = None  # epoch, first position, their elements
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Int64:
+        """The elements at the positions `start … stop` of an epoch."""
         if self._cached is not None:
             cached_epoch, first, order = self._cached
             if cached_epoch == epoch and first <= start and stop <= first + len(order):
                 return order[start - first : stop - first]
-        n = len(self._split.triples)
         size = max(_POSITIONS // self._batch_size, 1) * self._batch_size
-        permutation = Permutation(n, key(self._seed, Purpose.ORDER, epoch))
-        order = permutation(np.arange(start, min(start + size, n)))
+        permutation = Permutation(self._n, key(self._seed, Purpose.ORDER, epoch))
+        order = permutation(np.arange(start, min(start + size, self._n)))
         self._cached = epoch, start, order
         return order[: stop - start]

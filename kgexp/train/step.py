@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.batch import Batch, Rows
+from kgexp.scoring.batch import Batch, Candidates, Rows
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.regularizers import Regularizer
 from kgexp.scoring.technique import ScoringTechnique
@@ -39,6 +39,7 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
     Returns:
         The loss without the penalty, a scalar apart from autograd. It may be NaN: whoever keeps the tables checks.
     """
+    batch = objective.scoring.choose(batch, objective.seed)
     drawn = objective.scoring.candidates(batch, entity.num_rows, objective.seed)
     entities = _Places.of(_entity_ids(batch, drawn))
     relations = _Places.of(_relation_ids(objective, batch))
@@ -62,39 +63,39 @@ class _Places:
 
     ids: Tensor  # int64[u], ascending
     index: Tensor  # int64[all places]: row of `ids`
-    sizes: list[int]
+    shapes: list[torch.Size]
 
     @classmethod
     def of(cls, wanted: Sequence[Tensor]) -> "_Places":
-        ids, index = torch.unique(torch.cat(list(wanted)), return_inverse=True)
-        return cls(ids, index, [len(part) for part in wanted])
+        ids, index = torch.unique(torch.cat([part.reshape(-1) for part in wanted]), return_inverse=True)
+        return cls(ids, index, [part.shape for part in wanted])
 
     def split(self, rows: Tensor) -> list[Tensor]:
-        """The rows float[u, d] spread over the places, one tensor for each tensor of ids that was wanted."""
-        return list(rows.index_select(0, self.index).split(self.sizes))
+        """The rows float[u, d] spread over the places: float[…, d] for each tensor int64[…] that was wanted."""
+        parts = rows.index_select(0, self.index).split([shape.numel() for shape in self.shapes])
+        return [part.reshape(*shape, rows.shape[1]) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-def _entity_ids(batch: Batch, drawn: Mapping[Side, Sequence[Tensor]]) -> list[Tensor]:
-    """The entities of every place: heads, tails, then the candidates of each side chunk by chunk."""
-    device = batch.triples.device
-    own = [batch.triples[:, side.column] for side in Side]
-    return own + [ids.to(device) for chunks in drawn.values() for ids in chunks]
+def _entity_ids(batch: Batch, drawn: Mapping[Side, Candidates]) -> list[Tensor]:
+    """The entities of every place: heads, tails, then the candidates of each side."""
+    return [batch.triples[:, side.column] for side in Side] + [part.ids for part in drawn.values()]
 
 
 def _relation_ids(objective: Objective, batch: Batch) -> list[Tensor]:
-    """The relation rows of every side that is trained."""
-    relations = batch.triples[:, 1]
-    return [objective.model.relation_rows(relations, side, objective.num_relations) for side in objective.scoring.sides]
+    """The relation rows of the examples of every side that is trained."""
+    rows, m = objective.model.relation_rows, objective.num_relations
+    return [rows(batch.of(side, batch.triples[:, 1]), side, m) for side in objective.scoring.sides]
 
 
 def _distribute(
-    objective: Objective, drawn: Mapping[Side, Sequence[Tensor]], entities: list[Tensor], relations: list[Tensor]
+    objective: Objective, drawn: Mapping[Side, Candidates], entities: list[Tensor], relations: list[Tensor]
 ) -> Rows:
     """The rows under the names that techniques know them by; the inverse of `_entity_ids` and `_relation_ids`."""
     places = iter(entities)
     own = {side: next(places) for side in Side}
-    candidates = {side: [next(places) for _ in chunks] for side, chunks in drawn.items()}
-    return Rows(own, dict(zip(objective.scoring.sides, relations, strict=True)), candidates)
+    candidates = {side: next(places) for side in drawn}
+    masks = {side: part.mask for side, part in drawn.items() if part.mask is not None}
+    return Rows(own, dict(zip(objective.scoring.sides, relations, strict=True)), candidates, masks)
 
 
 def _gradient(rows: Tensor) -> Tensor:

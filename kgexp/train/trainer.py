@@ -15,6 +15,7 @@ from kgexp.train.best import Best
 from kgexp.train.finite import check_finite
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
+from kgexp.train.queries import QueryBatches
 from kgexp.train.signals import StopRequested, StopSignal
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective, train_step
@@ -51,7 +52,7 @@ class Trainer:
     objective: Objective
     entity: Table
     relation: Table
-    batches: Batches
+    batches: Batches | QueryBatches
     schedule: Schedule
     best: Best
     evaluator: Evaluator

@@ -28,6 +28,10 @@ BAD = [
     ("scoring.block", -1, "at least 0"),
     ("scoring.negatives", 10, "scoring=negatives"),
     ("scoring.sides", "heads", "did you mean head?"),
+    ("scoring.sides", "bernoulli", "both or head or tail"),
+    ("loss.label_smoothing", 1.0, "below 1"),
+    ("loss.label_smoothing", -0.1, "at least 0"),
+    ("loss.margin", 1.0, "loss=margin_ranking"),
     ("regularizer.weight", -0.1, "at least 0"),
     ("optimizer.lr", 0.0, "above 0"),
     ("optimizer.lr", float("inf"), "finite"),
@@ -229,3 +233,21 @@ def test_close_keys_are_suggested(key, meant):
 
 def test_a_key_that_is_like_no_other_gets_no_guess():
     assert "did you mean" not in unknown_key("model.xyzzy")
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        (["scoring=negatives", "loss.label_smoothing=0.1"], r"loss\.label_smoothing is 0\.1.*scoring=onevsall"),
+        (["scoring=onevssample", "loss=logistic", "loss.label_smoothing=0.1"], r"set it to 0"),
+        (["scoring=kvsall", "loss=margin_ranking"], r"scoring=kvsall has many: choose scoring=onevsall"),
+        (["scoring=negatives", "scoring.uniform_share=1.5"], r"at most 1"),
+        (["scoring=negatives", "scoring.degree_exponent=-1"], r"at least 0"),
+        (["scoring=negatives", "scoring.mask=all"], r"none or equal or known"),
+        (["loss=self_adversarial", "loss.temperature=-1"], r"at least 0"),
+        (["loss=margin_ranking", "loss.margin=-1"], r"at least 0"),
+    ],
+)
+def test_losses_and_techniques_that_do_not_go_together(composed, choices, words):
+    with pytest.raises(ConfigError, match=words):
+        check(composed(*choices))

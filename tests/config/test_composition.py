@@ -38,7 +38,10 @@ def settled(composed, *arguments):
 def test_every_experiment_goes_with_every_scoring_and_model(composed, experiment):
     losses, regularizers = cycle(SCHEMAS["loss"]), cycle(SCHEMAS["regularizer"])
     for scoring, model in product(SCHEMAS["scoring"], SCHEMAS["model"]):
-        choices = {"scoring": scoring, "loss": next(losses), "model": model, "regularizer": next(regularizers)}
+        loss = next(losses)
+        if (scoring, loss) == ("kvsall", "margin_ranking"):  # the one pair that has no meaning
+            loss = next(losses)
+        choices = {"scoring": scoring, "loss": loss, "model": model, "regularizer": next(regularizers)}
         arguments = [f"{group}={choice}" for group, choice in choices.items()]
         config = settled(composed, f"experiment={experiment}", "dataset.path=graph", *arguments)
         for group, choice in choices.items():

@@ -1,8 +1,13 @@
 """A small graph of random rows, and the loss of a batch written as the plainest loop."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
+from kgexp.data.graph import Split
+from kgexp.data.known import KnownTriples
 from kgexp.data.sides import Side
 from kgexp.optim.adagrad import Adagrad
 from kgexp.sharding.local import LocalTable
@@ -25,6 +30,16 @@ class World:
         self.triples[1] = self.triples[0]
         self.triples[2, 2] = self.triples[2, 0]
         self.triples[3, 0] = self.triples[4, 2]
+        train = np.ascontiguousarray(self.triples.numpy().astype(np.int32))
+        more = torch.stack([torch.randint(0, high, (200,), generator=g) for high in (N, M, N)], dim=1)
+        train = np.concatenate([train, more.numpy().astype(np.int32)])
+        valid = (self.triples.numpy().astype(np.int32) + 1) % [N, M, N]  # known, but not to be masked
+        self.graph = SimpleNamespace(
+            train=Split("train", train, None),
+            known=KnownTriples.build([train, valid], M),
+            num_entities=N,
+            num_relations=M,
+        )
         self.weights = torch.rand(B, generator=g, dtype=torch.float64) * 2
 
     def relation_rows(self, model):
@@ -40,14 +55,13 @@ class World:
     def relation_row(self, model, r, side):
         return r + M if model.reciprocal and side is Side.HEAD else r
 
-    def score(self, model, entities, relations, side, h, r, t, candidate):
-        """One score, by the triple that the candidate completes."""
-        row = relations[self.relation_row(model, r, side)][None]
-        if side is Side.TAIL:
-            return model.score_triples(entities[h][None], row, entities[candidate][None])[0]
-        if model.reciprocal:
-            return model.score_triples(entities[t][None], row, entities[candidate][None])[0]
-        return model.score_triples(entities[candidate][None], row, entities[t][None])[0]
+    def scores(self, model, entities, relations, side, h, r, t, candidates):
+        """The scores of the triples that the candidates complete."""
+        row = relations[self.relation_row(model, r, side)].expand(len(candidates), -1)
+        given = entities[h if side is Side.TAIL else t].expand(len(candidates), -1)
+        if side is Side.TAIL or model.reciprocal:
+            return model.score_triples(given, row, entities[candidates])
+        return model.score_triples(entities[candidates], row, given)
 
 
 @pytest.fixture

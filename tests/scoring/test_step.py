@@ -5,17 +5,18 @@ import math
 
 import pytest
 import torch
+from plain_losses import LOSSES, Sgd, plain_loss
 
 from kgexp.data.sides import Side
 from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
 from kgexp.models.rotate import RotatE
 from kgexp.models.transe import TransE
-from kgexp.optim.base import RowOptimizer
 from kgexp.scoring.batch import Batch
-from kgexp.scoring.losses import Logistic, Softmax
+from kgexp.scoring.losses import Logistic, MarginRanking, SelfAdversarial, Softmax
 from kgexp.scoring.negatives import NegativeSampling
 from kgexp.scoring.onevsall import OneVsAll
+from kgexp.scoring.onevssample import OneVsSample
 from kgexp.scoring.regularizers import N3
 from kgexp.train.step import Objective, train_step
 
@@ -27,7 +28,13 @@ TECHNIQUES = {
     "negatives": NegativeSampling(negatives=7, chunk_size=5),
     "negatives in one chunk": NegativeSampling(negatives=60, chunk_size=100),
     "negatives heads": NegativeSampling(negatives=7, chunk_size=5, sides="head"),
+    "own negatives": NegativeSampling(negatives=7, chunk_size=1, mask="equal"),
+    "negatives, known masked": NegativeSampling(60, chunk_size=5, degree_exponent=0.75, mask="known"),
+    "negatives of a side each": NegativeSampling(negatives=7, chunk_size=4, sides="bernoulli", mask="known"),
+    "1vsSample": OneVsSample(samples=20),
+    "1vsSample of all": OneVsSample(samples=1000, mask="known"),
 }
+SAMPLED_LOSSES = [name for name in LOSSES if "smoothed" not in name]
 
 
 MODELS = {
@@ -42,42 +49,76 @@ MODELS = {
 }
 
 
-class Sgd(RowOptimizer):
-    """w - g: what a step did to a table is its gradient."""
+# Every technique with every loss for one model; every model with a technique of each kind.
+CASES = [
+    (technique, loss, "complex", weighted)
+    for technique, loss, weighted in itertools.product(TECHNIQUES, LOSSES, [False, True])
+    if "1vsAll" in technique or loss in SAMPLED_LOSSES
+] + [
+    (technique, loss, model, True)
+    for technique, loss, model in itertools.product(
+        ["1vsAll in blocks", "negatives", "own negatives"], ["softmax", "logistic"], list(MODELS)[1:]
+    )
+]
 
-    def state_shapes(self, rows, dim):
-        return {}
 
-    def step_rows(self, weight, state, index, grad, lr):
-        weight.index_add_(0, index, grad, alpha=-lr)
+def test_losses_by_hand():
+    answers, negatives = torch.tensor([1.0, 0.0]).double(), torch.tensor([[0.5, -2.0], [1.0, -math.inf]]).double()
+    softplus = [math.log1p(math.exp(x)) for x in (-1.0, 0.5, -2.0, 0.0, 1.0)]
+    weight = 1 / (1 + math.exp(2 * -2.5))  # of 0.5 beside -2, at temperature 2
+    expected = {
+        Softmax(): [math.log(math.e + math.exp(0.5) + math.exp(-2)) - 1, math.log(1 + math.e)],
+        Logistic(): [softplus[0] + (softplus[1] + softplus[2]) / 2, softplus[3] + softplus[4]],
+        Logistic(balanced=False): [sum(softplus[:3]) / 3, (softplus[3] + softplus[4]) / 2],
+        SelfAdversarial(2.0): [
+            softplus[0] + weight * softplus[1] + (1 - weight) * softplus[2],
+            softplus[3] + softplus[4],
+        ],
+        MarginRanking(2.0): [1.5 / 2, 3.0],
+    }
+    for loss, values in expected.items():
+        torch.testing.assert_close(loss.sampled(answers, negatives), torch.tensor(values).double(), rtol=1e-7, atol=0)
 
-    def step_all(self, weight, state, grad, lr):
-        weight.sub_(grad, alpha=lr)
+
+@pytest.mark.parametrize("loss", SAMPLED_LOSSES)
+def test_an_example_without_negatives_keeps_its_answer_and_a_finite_gradient(loss):
+    answers = torch.tensor([0.5], requires_grad=True)
+    scores = torch.tensor([[2.0, 3.0]], requires_grad=True)
+    LOSSES[loss].sampled(answers, scores.masked_fill(torch.ones(1, 2, dtype=torch.bool), -math.inf)).sum().backward()
+    assert answers.grad.isfinite().all() and torch.equal(scores.grad, torch.zeros(1, 2))
 
 
-def plain_loss(loss, scores, answer):
-    """The definition, for the scores of all candidates and the place of the answer among them."""
-    if isinstance(loss, Softmax):
-        return -torch.log(torch.exp(scores[answer]) / torch.exp(scores).sum())
-    others = torch.cat([scores[:answer], scores[answer + 1 :]])
-    return -torch.log(torch.sigmoid(scores[answer])) - torch.log(torch.sigmoid(-others)).mean()
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_score_that_is_nan_is_a_loss_that_is_nan(world, loss):
+    world.entities[17, 0] = math.nan
+    objective = Objective(DistMult(8), OneVsAll(block=20), LOSSES[loss], None, world.m, seed=0)
+    assert train_step(objective, world.table("entity"), world.table("relation"), Batch(0, world.triples)).isnan()
 
 
 def plain_step(world, objective, batch, entities, relations):
     model, scoring = objective.model, objective.scoring
+    batch = scoring.choose(batch, objective.seed)
     drawn = scoring.candidates(batch, world.n, objective.seed)
+    train = {tuple(triple) for triple in world.graph.train.triples.tolist()}
     total, penalty, examples = 0.0, 0.0, 0
     for i, (h, r, t) in enumerate(batch.triples.tolist()):
         for side in scoring.sides:
+            chosen = list(range(len(batch))) if batch.examples is None else batch.examples[side].tolist()
+            if i not in chosen:
+                continue
             answer = t if side is Side.TAIL else h
             if drawn:  # the answer and its chunk's negatives
-                candidates = [answer, *drawn[side][i // scoring.chunk_size].tolist()]
-                place = 0
+                negatives = drawn[side].ids[chosen.index(i) // scoring.chunk_size].tolist()
+                if scoring.mask == "equal":
+                    negatives = [e for e in negatives if e != answer]
+                if scoring.mask == "known":
+                    negatives = [e for e in negatives if ((h, r, e) if side is Side.TAIL else (e, r, t)) not in train]
+                candidates, place = [answer, *negatives], 0
             else:
                 candidates, place = list(range(world.n)), answer
-            scores = torch.stack([world.score(model, entities, relations, side, h, r, t, c) for c in candidates])
+            scores = world.scores(model, entities, relations, side, h, r, t, candidates)
             weight = 1.0 if batch.weights is None else batch.weights[i]
-            total = total + weight * plain_loss(objective.loss, scores, place)
+            total = total + weight * plain_loss(objective.loss, scores, [place])
             for row in (entities[h], entities[t], relations[world.relation_row(model, r, side)]):
                 if isinstance(model, RotatE) and len(row) == 4:
                     penalty = penalty + weight * 4  # a rotation's components have modulus one
@@ -90,12 +131,11 @@ def plain_step(world, objective, batch, entities, relations):
     return total / examples, penalty / examples
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES)
-@pytest.mark.parametrize("loss", [Softmax(), Logistic()], ids=["softmax", "logistic"])
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("technique", "loss", "model", "weighted"), CASES)
 def test_a_step_is_the_gradient_of_a_plain_loop(world, technique, loss, model, weighted):
-    objective = Objective(model, TECHNIQUES[technique], loss, N3(0.05), world.m, seed=3)
+    model = MODELS[model]
+    TECHNIQUES[technique].prepare(world.graph)
+    objective = Objective(model, TECHNIQUES[technique], LOSSES[loss], N3(0.05), world.m, seed=3)
     batch = Batch(4, world.triples, world.weights if weighted else None)
     entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0), model)
     value = train_step(objective, entity, relation, batch)
@@ -131,7 +171,7 @@ def test_negatives_touch_only_their_rows(world):
     objective = Objective(ComplEx(8), scoring, Softmax(), None, world.m, seed=0)
     entity, relation = world.table("entity"), world.table("relation")
     train_step(objective, entity, relation, batch)
-    drawn = torch.cat([ids for chunks in scoring.candidates(batch, world.n, 0).values() for ids in chunks])
+    drawn = torch.cat([part.ids.reshape(-1) for part in scoring.candidates(batch, world.n, 0).values()])
     touched = set(torch.cat([world.triples[:, 0], world.triples[:, 2], drawn]).tolist())
     changed = (entity.state_tensors()["weight"] != world.entities).any(dim=1).nonzero().squeeze(1).tolist()
     assert set(changed) == touched and len(touched) < world.n
@@ -141,11 +181,11 @@ def test_negatives_depend_on_step_seed_side_and_chunk_alone(world):
     scoring = NegativeSampling(negatives=20, chunk_size=5)
     long, short = Batch(7, world.triples), Batch(7, world.triples[:5])
     for side in Side:
-        drawn = scoring.candidates(long, world.n, 1)[side]
+        drawn = scoring.candidates(long, world.n, 1)[side].ids
         assert [len(ids) for ids in drawn] == [20, 20, 20]
-        assert torch.equal(drawn[0], scoring.candidates(short, world.n, 1)[side][0])
+        assert torch.equal(drawn[0], scoring.candidates(short, world.n, 1)[side].ids[0])
     streams = [
-        tuple(scoring.candidates(Batch(step, world.triples), world.n, seed)[side][chunk].tolist())
+        tuple(scoring.candidates(Batch(step, world.triples), world.n, seed)[side].ids[chunk].tolist())
         for step, seed, side, chunk in itertools.product([7, 8], [1, 2], Side, [0, 1])
     ]
     assert len(set(streams)) == len(streams)
@@ -166,8 +206,9 @@ def test_a_weight_of_two_is_two_copies(world):
 
 def test_extreme_scores_stay_finite(world):
     world.entities *= 1e3
-    for technique, loss in itertools.product(TECHNIQUES.values(), (Softmax(), Logistic())):
-        objective = Objective(DistMult(8), technique, loss, None, world.m, seed=0)
+    for technique, loss in {case[:2] for case in CASES}:
+        TECHNIQUES[technique].prepare(world.graph)
+        objective = Objective(DistMult(8), TECHNIQUES[technique], LOSSES[loss], None, world.m, seed=0)
         entity = world.table("entity")
         value = train_step(objective, entity, world.table("relation"), Batch(0, world.triples))
         assert math.isfinite(value.item())

@@ -1,0 +1,55 @@
+"""KvsAll: every distinct query of train against all entities, with the set of all its train answers."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from kgexp.data.sides import Side
+from kgexp.models.base import Model
+from kgexp.scoring.all_entities import all_entities_loss, entities_at_a_time
+from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
+from kgexp.scoring.losses import Loss
+from kgexp.scoring.technique import ScoringTechnique
+from kgexp.sharding.table import Table
+
+
+class KvsAll(ScoringTechnique):
+    """An example is a distinct query (Dettmers et al., AAAI 2018; Ruffinelli et al., ICLR 2020).
+
+    The batch must come with its targets. A regulariser sees one triple of each query, which is drawn anew each time:
+    in expectation the mean over the query's triples.
+
+    Args:
+        sides: see `ScoringTechnique`.
+        block: see `OneVsAll`.
+    """
+
+    by_query = True
+
+    def __init__(self, sides: str = "both", block: int = 0) -> None:
+        super().__init__(sides)
+        self.block = block
+
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
+        """None are gathered: the table gives blocks of its rows."""
+        return {}
+
+    def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
+        """See `ScoringTechnique.loss`."""
+        assert batch.targets is not None and batch.examples is not None, "the batch holds queries"
+        queries = []
+        for side in self.sides:
+            other = Side.HEAD if side is Side.TAIL else Side.TAIL
+            queries.append(model.query(side, batch.of(side, rows.entities[other]), rows.relations[side]))
+        joined = torch.cat(queries)  # in the order of the batch: its tail queries come first
+        block = self.block or entities_at_a_time(len(joined), joined.element_size())
+        losses = all_entities_loss(joined, batch.targets, model, loss, entity, block)
+        parts = losses.split([len(part) for part in queries])
+        return weighted_mean(dict(zip(self.sides, parts, strict=True)), batch)
+
+    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+        """See `ScoringTechnique.working_numbers`; as `OneVsAll` with one query an element of the batch. The answers'
+        own scores and ids are fewer than the scores."""
+        block = min(num_entities, self.block or entities_at_a_time(batch_size, itemsize=4))
+        return (num_entities + block + 14 * batch_size) * dim + 6 * batch_size * block

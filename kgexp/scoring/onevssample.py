@@ -1,0 +1,34 @@
+"""1vsSample: every query of a batch against one sample of the entities."""
+
+import sys
+
+import numpy as np
+
+from kgexp.randomness import Int64, Permutation
+from kgexp.scoring.negatives import NegativeSampling
+
+
+class OneVsSample(NegativeSampling):
+    """Negative sampling where the whole batch is one chunk and no entity is drawn twice for a side.
+
+    The candidates of a query are the sample and its own answer, so a sample of all entities is 1vsAll. The sample
+    is a prefix of a permutation that the step seeds: uniform, without replacement.
+
+    Args:
+        samples: entities a side and step; all of them where the graph has fewer.
+        sides, mask: see `NegativeSampling`. Without a mask an answer that is in the sample counts twice.
+    """
+
+    def __init__(self, samples: int = 1000, sides: str = "both", mask: str = "equal") -> None:
+        super().__init__(samples, chunk_size=sys.maxsize, sides=sides, mask=mask)
+
+    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+        """See `ScoringTechnique.working_numbers`."""
+        k = min(self.negatives, num_entities)
+        sides = len(self.sides)
+        return 4 * (2 * batch_size + sides * k) * dim + 6 * sides * batch_size * dim + 5 * sides * batch_size * k
+
+    def _draw(self, stream: int, chunks: int, num_entities: int) -> Int64:
+        """The ids int64[1, k] of the sample; no rows where there is no example."""
+        sample = Permutation(num_entities, stream)(np.arange(min(self.negatives, num_entities)))
+        return np.tile(sample, (chunks, 1))

@@ -1,0 +1,55 @@
+"""The answers of queries against all entities: one each, or a set each."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Every query's answers, as pairs sorted by query. Values of pairs are called *own* scores and so on.
+
+    Attributes:
+        query: int64[p], position of the query, rising, each at least once.
+        entity: int64[p], an answer of that query; the pairs are distinct.
+        counts: int64[q], answers of each query.
+        n: entities there are.
+    """
+
+    query: Tensor
+    entity: Tensor
+    counts: Tensor
+    n: int
+
+    @classmethod
+    def one_each(cls, answers: Tensor, n: int) -> "Targets":
+        """The targets of queries with one answer each, int64[q]."""
+        return cls(torch.arange(len(answers), device=answers.device), answers, torch.ones_like(answers), n)
+
+    @property
+    def others(self) -> Tensor:
+        """int64[q], the entities that are no answer; 1 where there are none, for it is a divisor."""
+        return (self.n - self.counts).clamp(min=1)
+
+    def within(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The pairs whose entity is in `start … stop`: their positions, queries and columns, int64[x] each."""
+        pairs = ((self.entity >= start) & (self.entity < stop)).nonzero().squeeze(-1)
+        return pairs, self.query[pairs], self.entity[pairs] - start
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Values of pairs float[p], summed by query: float[q]. The order of the additions is fixed."""
+        return torch.segment_reduce(values, "sum", lengths=self.counts)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Values of pairs float[p], their mean by query: float[q]."""
+        return self.sum(values) / self.counts
+
+    def logsumexp(self, values: Tensor) -> Tensor:
+        """Values of pairs float[p], the logarithm of the sum of their exponentials by query: float[q]."""
+        largest = torch.segment_reduce(values, "max", lengths=self.counts)
+        return largest + self.sum((values - self.spread(largest)).exp()).log()
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values of queries float[q] for each of their pairs: float[p]."""
+        return values[self.query]

@@ -1,0 +1,88 @@
+"""KvsAll against a plain loop over the distinct queries of train and their sets of answers."""
+
+import pytest
+import torch
+from plain_losses import LOSSES, Sgd, plain_loss
+
+from kgexp.data.graph import Split
+from kgexp.data.sides import Side
+from kgexp.errors import ConfigError
+from kgexp.models.complex import ComplEx
+from kgexp.scoring.kvsall import KvsAll
+from kgexp.scoring.regularizers import N3
+from kgexp.train.queries import QueryBatches
+from kgexp.train.step import Objective, train_step
+
+
+def batches(world, sides=(Side.TAIL, Side.HEAD), size=20, seed=0):
+    return QueryBatches(world.graph, sides, size, seed, torch.device("cpu"))
+
+
+def answers_of(world, side):
+    """Every query of train with the set of its answers."""
+    found = {}
+    for triple in world.graph.train.triples.tolist():
+        found.setdefault((side, triple[side.given], triple[1]), set()).add(triple[side.column])
+    return found
+
+
+@pytest.mark.parametrize("sides", [(Side.TAIL, Side.HEAD), (Side.HEAD,)])
+def test_an_epoch_holds_every_query_once_with_all_its_answers(world, sides):
+    make = batches(world, sides)
+    expected = {query: answers for side in sides for query, answers in answers_of(world, side).items()}
+    assert make.triples == len(expected) and make.steps_per_epoch == -(-len(expected) // 20)
+    for epoch in range(2):
+        seen = []
+        for part in range(make.steps_per_epoch):
+            batch = make(epoch * make.steps_per_epoch + part)
+            assert torch.cat(list(batch.examples.values())).tolist() == list(range(len(batch)))
+            for side, rows in batch.examples.items():
+                for i in rows.tolist():
+                    triple = batch.triples[i].tolist()
+                    query = (side, triple[side.given], triple[1])
+                    answers = batch.targets.entity[batch.targets.query == i].tolist()
+                    assert len(answers) == batch.targets.counts[i] and set(answers) == expected[query]
+                    assert triple[side.column] in answers
+                    seen.append(query)
+        assert sorted(seen) == sorted(expected)
+
+
+def test_a_batch_of_queries_depends_on_its_step_alone(world):
+    make = batches(world)
+    in_order = [make(step).triples for step in range(30)]
+    assert all(torch.equal(batches(world)(step).triples, in_order[step]) for step in (29, 3, 12))
+    assert not torch.equal(batches(world, seed=1)(0).triples, in_order[0])
+
+
+@pytest.mark.parametrize("block", [0, 17])
+@pytest.mark.parametrize("loss", [name for name in LOSSES if name != "margin ranking"])
+@pytest.mark.parametrize("model", [ComplEx(8), ComplEx(8, reciprocal=False)], ids=["reciprocal", "plain"])
+def test_a_step_over_queries_is_the_gradient_of_a_plain_loop(world, loss, model, block):
+    objective = Objective(model, KvsAll(block=block), LOSSES[loss], N3(0.05), world.m, seed=3)
+    batch = batches(world)(4)
+    entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0))
+    value = train_step(objective, entity, relation, batch)
+
+    entities, relations = world.entities.clone().requires_grad_(), world.relations.clone().requires_grad_()
+    total, penalty = 0.0, 0.0
+    for side, rows in batch.examples.items():
+        for i in rows.tolist():
+            h, r, t = batch.triples[i].tolist()
+            scores = world.scores(model, entities, relations, side, h, r, t, list(range(world.n)))
+            answers = sorted(answers_of(world, side)[side, (t, h)[side], r])
+            total = total + plain_loss(objective.loss, scores, answers)
+            for row in (entities[h], entities[t], relations[world.relation_row(model, r, side)]):
+                re, im = row.chunk(2)
+                penalty = penalty + (re**2 + im**2).sqrt().pow(3).sum()
+    ((total + 0.05 * penalty) / len(batch)).backward()
+    torch.testing.assert_close(value, total.detach() / len(batch), rtol=1e-12, atol=0)
+    for table, before in ((entity, entities), (relation, relations)):
+        gradient = before.detach() - table.state_tensors()["weight"]
+        torch.testing.assert_close(gradient, before.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_are_refused(world):
+    train = world.graph.train
+    world.graph.train, world.graph.name = Split("train", train.triples, train.triples[:, 0] * 1.0), "mine"
+    with pytest.raises(ConfigError, match=r"mine has weights.*scoring=onevsall"):
+        batches(world)
