@@ -279,6 +279,15 @@ def _label_smoothing(config: dict[str, Any]) -> None:
         )
 
 
+def _uniform_share(config: dict[str, Any]) -> None:
+    scoring = config["scoring"]
+    if scoring.get("uniform_share") and not scoring.get("degree_exponent"):
+        raise ConfigError(
+            f"scoring.uniform_share is {scoring['uniform_share']}, but with scoring.degree_exponent=0 every negative "
+            "is uniform: set the exponent too, or leave both at 0."
+        )
+
+
 def _one_answer(config: dict[str, Any]) -> None:
     chosen = [schema_of(group, config[group]["_target_"]) for group in ("scoring", "loss")]
     if chosen == [KvsAll, MarginRanking]:
@@ -298,5 +307,6 @@ _RULES = (
     _validation,
     _mapped_on_cuda,
     _label_smoothing,
+    _uniform_share,
     _one_answer,
 )

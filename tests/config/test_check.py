@@ -240,6 +240,7 @@ def test_a_key_that_is_like_no_other_gets_no_guess():
     [
         (["scoring=negatives", "loss.label_smoothing=0.1"], r"loss\.label_smoothing is 0\.1.*scoring=onevsall"),
         (["scoring=onevssample", "loss=logistic", "loss.label_smoothing=0.1"], r"set it to 0"),
+        (["scoring=negatives", "scoring.uniform_share=0.5"], r"scoring\.uniform_share is 0\.5.*degree_exponent"),
         (["scoring=kvsall", "loss=margin_ranking"], r"scoring=kvsall has many: choose scoring=onevsall"),
         (["scoring=negatives", "scoring.uniform_share=1.5"], r"at most 1"),
         (["scoring=negatives", "scoring.degree_exponent=-1"], r"at least 0"),

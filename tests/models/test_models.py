@@ -131,7 +131,7 @@ def test_rotate_agrees_with_complex_arithmetic():
 
 
 def test_angles_begin_everywhere_on_the_circle():
-    angles = RotatE(10, init_scale=1e-3).initial_relations(7, np.arange(501))
+    angles = RotatE(10, init_scale=1e-3).initial_relations(7, np.arange(501), 501)
     assert angles.shape == (501, 5)
     assert -math.pi <= angles.min() < -3.1 and 3.1 < angles.max() < math.pi
     assert angles.std() == pytest.approx(math.pi / 3**0.5, rel=0.05)
