@@ -74,10 +74,14 @@ class _AllEntities(Function):
                 if scorer.keep:
                     ctx.kept = [(block, rows, scores)], leaf
                 pairs, place = _within(targets, block)
+                # Out of autograd's sight, and put back: a copy would cost another pass over all scores.
+                others = scores.data
+                answers = others[place]
                 if not loss.answers_first:
-                    own[pairs] = scores.detach()[place]
-                others = scores.detach().index_put(place, scores.new_tensor(-math.inf))
+                    own[pairs] = answers
+                others[place] = -math.inf
                 part = loss.statistic(others, own, targets)
+                others[place] = answers
                 statistic = part if statistic is None else loss.merge(statistic, part)
         assert statistic is not None, "a table has at least one row"
         ctx.scorer, ctx.targets = scorer, targets
