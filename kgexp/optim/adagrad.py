@@ -34,17 +34,11 @@ class Adagrad(RowOptimizer):
         weight.add_(grad / state["sum"].sqrt().add_(self.eps), alpha=-lr)
 
 
-class RowwiseAdagrad(RowOptimizer):
+class RowwiseAdagrad(Adagrad):
     """w ← w - lr · g / (√s + eps) with s ← s + mean(g²) over the row: one number of state a row.
 
     It halves the memory and the traffic of Adagrad; PyTorch-BigGraph (Lerer et al., SysML 2019) trains with it.
     """
-
-    def __init__(
-        self, lr: float = 0.1, eps: float = 1e-10, clip: float | None = None, max_norm: float | None = None
-    ) -> None:
-        super().__init__(lr, clip, max_norm)
-        self.eps = eps
 
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
         """`sum` float[rows]: the sum over steps of the mean squared gradient."""
