@@ -1,7 +1,7 @@
 """The rules that a configuration has to keep, beyond what composing it can tell."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -9,19 +9,9 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kgexp.errors import ConfigError
-from kgexp.protocol import GROUPED, METRICS, OBJECTIVES
-from kgexp.schemas import (
-    SCHEMAS,
-    SECTIONS,
-    Config,
-    KvsAll,
-    MarginRanking,
-    Negatives,
-    OneVsSample,
-    known_keys,
-    schema_of,
-)
+from kgexp.errors import ConfigError, meant
+from kgexp.rules import RULES
+from kgexp.schemas import SCHEMAS, SECTIONS, Config, known_keys, schema_of
 
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "at_least": ("at least", lambda x, bound: x >= bound),
@@ -41,8 +31,6 @@ _KINDS: dict[Any, str] = {
     str | None: "a text or null",
     int | str: "a whole number or auto",
 }
-#: Models whose rows hold complex numbers.
-_COMPLEX = {"kgexp.models.complex.ComplEx": "ComplEx", "kgexp.models.rotate.RotatE": "RotatE"}
 
 
 def check(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +46,7 @@ def check(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
         config[name] = _section(name, plain[name], schema)
     for group in SCHEMAS:
         config[group] = _choice(group, plain[group], config["plugins"])
-    for rule in _RULES:
+    for rule in RULES:
         rule(config)
     return config
 
@@ -157,7 +145,7 @@ def _choice(group: str, node: Any, plugins: Sequence[str]) -> dict[str, Any]:
     ours = [t for s in SCHEMAS[group].values() if (t := getattr(s, "_target_", None))]
     if not target.startswith(tuple(f"{plugin}." for plugin in plugins)):
         if target.startswith("kgexp.") or "." not in target:
-            raise ConfigError(f"{group}._target_ is {target}, which kgexp does not have{_meant(target, ours)}")
+            raise ConfigError(f"{group}._target_ is {target}, which kgexp does not have{meant(target, ours)}")
         package = target.partition(".")[0]
         raise ConfigError(f"{group}._target_ is {target}, of a package that is not allowed: add plugins=[{package}].")
     return dict(node)
@@ -178,7 +166,7 @@ def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
             if len(choices) == 1 and spec.type is not str:
                 raise ConfigError(wrong_type(key, given, spec))
             words = f"must be {' or '.join(choices)}"
-            raise ConfigError(f"{key} is {_shown(item)} but {words}{_meant(item, choices)}")
+            raise ConfigError(f"{key} is {_shown(item)} but {words}{meant(item, choices)}")
         if isinstance(item, (int, float)) and not isinstance(item, bool):
             if not math.isfinite(item):
                 raise ConfigError(f"{key} is {item} but must be a finite number.")
@@ -189,124 +177,5 @@ def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
     return value
 
 
-def _meant(word: str, words: Iterable[str]) -> str:
-    """The end of a sentence about a word that is none of `words`."""
-    close = get_close_matches(word, list(words), 1)
-    return f"; did you mean {close[0]}?" if close else "."
-
-
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value) or "empty"
-
-
-def _columns(config: dict[str, Any]) -> None:
-    columns = config["dataset"]["columns"]
-    for role in ("head", "relation", "tail", "weight"):
-        if columns.count(role) != 1 and (role != "weight" or columns.count(role) > 1):
-            raise ConfigError(
-                f"dataset.columns is [{','.join(columns)}] but must hold head, relation and tail once each, "
-                "weight at most once, and ignore for every other column of the file."
-            )
-
-
-def _shares(config: dict[str, Any]) -> None:
-    valid, test = config["dataset"]["valid"], config["dataset"]["test"]
-    if valid + test >= 1:
-        raise ConfigError(f"dataset.valid={valid} and dataset.test={test} leave no triples to train on: lower them.")
-
-
-def _even_dim(config: dict[str, Any]) -> None:
-    model = config["model"]
-    name = _COMPLEX.get(model["_target_"])
-    if name and model["dim"] % 2:
-        raise ConfigError(
-            f"model.dim is {model['dim']} but must be even for {name}, which needs two reals a component: "
-            f"try model.dim={model['dim'] + 1}."
-        )
-
-
-def _betas(config: dict[str, Any]) -> None:
-    betas = config["optimizer"].get("betas")
-    if config["optimizer"]["_target_"] == "kgexp.optim.adam.Adam" and len(betas) != 2:
-        raise ConfigError(f"optimizer.betas is {betas} but must hold two numbers, such as [0.9,0.999].")
-
-
-def _objective(config: dict[str, Any]) -> None:
-    objective = config["evaluation"]["objective"]
-    if objective not in OBJECTIVES:
-        raise ConfigError(
-            f"evaluation.objective is {objective}, which is no metric: write TIE/SIDE/METRIC such as "
-            f"realistic/both/mrr, with a metric out of {', '.join(METRICS + GROUPED)}{_meant(objective, OBJECTIVES)}"
-        )
-
-
-def _splits(config: dict[str, Any]) -> None:
-    splits = config["evaluation"]["splits"]
-    if len(set(splits)) < len(splits):
-        raise ConfigError(f"evaluation.splits is [{','.join(splits)}] but must name every split once.")
-
-
-def _validation(config: dict[str, Any]) -> None:
-    """Whatever waits for the objective needs validations."""
-    evaluation = config["evaluation"]
-    if "valid" in evaluation["splits"] and (evaluation["every_epochs"] or evaluation["every_steps"]):
-        return
-    remedy = "validate with evaluation=full and evaluation.every_epochs=N"
-    if config["early_stopping"]["patience"] is not None:
-        raise ConfigError(
-            f"early_stopping.patience counts validations, but none are made: {remedy}, or set it to null."
-        )
-    if config["schedule"]["_target_"] == "kgexp.optim.schedule.Plateau":
-        raise ConfigError(f"schedule=plateau waits for validations, but none are made: {remedy}, or choose constant.")
-
-
-def _mapped_on_cuda(config: dict[str, Any]) -> None:
-    local = config["storage"]["_target_"] == "kgexp.storage.local.LocalStorage"
-    if local and config["train"]["device"] == "cuda":
-        raise ConfigError(
-            "storage=local maps files into the memory of the CPU and cannot serve train.device=cuda: "
-            "set train.device=cpu, or choose storage=memory."
-        )
-
-
-def _label_smoothing(config: dict[str, Any]) -> None:
-    if schema_of("scoring", config["scoring"]["_target_"]) in (Negatives, OneVsSample) and config["loss"].get(
-        "label_smoothing"
-    ):
-        raise ConfigError(
-            f"loss.label_smoothing is {config['loss']['label_smoothing']}, which spreads over all entities, but "
-            "scoring has random ones: set it to 0, or choose scoring=onevsall."
-        )
-
-
-def _uniform_share(config: dict[str, Any]) -> None:
-    scoring = config["scoring"]
-    if scoring.get("uniform_share") and not scoring.get("degree_exponent"):
-        raise ConfigError(
-            f"scoring.uniform_share is {scoring['uniform_share']}, but with scoring.degree_exponent=0 every negative "
-            "is uniform: set the exponent too, or leave both at 0."
-        )
-
-
-def _one_answer(config: dict[str, Any]) -> None:
-    chosen = [schema_of(group, config[group]["_target_"]) for group in ("scoring", "loss")]
-    if chosen == [KvsAll, MarginRanking]:
-        raise ConfigError(
-            "loss=margin_ranking compares one answer with the other entities, but a query of scoring=kvsall has many: "
-            "choose scoring=onevsall, or another loss."
-        )
-
-
-_RULES = (
-    _columns,
-    _shares,
-    _even_dim,
-    _betas,
-    _objective,
-    _splits,
-    _validation,
-    _mapped_on_cuda,
-    _label_smoothing,
-    _uniform_share,
-    _one_answer,
-)

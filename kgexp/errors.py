@@ -4,6 +4,9 @@ The command line prints the message alone and exits with `exit_code`; a tracebac
 (`KGEXP_TRACEBACK=1`).
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class KgexpError(Exception):
     """Base of every error that a user can cause and mend."""
@@ -27,3 +30,9 @@ class NonFiniteError(KgexpError):
     """A loss, a row or a score that is NaN or infinite: the run's numbers can no longer be trusted."""
 
     exit_code = 3
+
+
+def meant(word: str, words: Iterable[str]) -> str:
+    """The end of a sentence about a word that is none of `words`."""
+    close = get_close_matches(word, list(words), 1)
+    return f"; did you mean {close[0]}?" if close else "."

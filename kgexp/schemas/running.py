@@ -1,0 +1,102 @@
+"""The choices of `dataset`, `sharding`, `storage`, `evaluation` and `tracking`, and the sections that are no group."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from kgexp.schemas.bounds import number, one_of
+
+
+@dataclass
+class Files:
+    """A graph in files."""
+
+    name: str = MISSING
+    path: str = MISSING
+    columns: list[str] = one_of("head", "relation", "tail", "weight", "ignore")
+    header: bool = MISSING
+    valid: float = number(at_least=0, below=1)
+    test: float = number(at_least=0, below=1)
+    split_seed: int = number(at_least=0)
+    cache: str | None = MISSING
+
+
+@dataclass
+class NoSharding:
+    """`kgexp.sharding.local.LocalSharding`."""
+
+    _target_: str = "kgexp.sharding.local.LocalSharding"
+
+
+@dataclass
+class MemoryStorage:
+    """`kgexp.storage.memory.MemoryStorage`."""
+
+    _target_: str = "kgexp.storage.memory.MemoryStorage"
+
+
+@dataclass
+class LocalStorage:
+    """`kgexp.storage.local.LocalStorage`."""
+
+    _target_: str = "kgexp.storage.local.LocalStorage"
+    path: str | None = MISSING
+
+
+@dataclass
+class Evaluation:
+    """When and how the model is ranked."""
+
+    protocol: str = one_of("full", "sampled")
+    candidates: int = number(at_least=1)
+    splits: list[str] = one_of("valid", "test")
+    every_epochs: int = number(at_least=0)
+    every_steps: int = number(at_least=0)
+    queries: int = number(at_least=1)
+    block: int = number(at_least=1)
+    max_valid_triples: int | None = number(at_least=1)
+    objective: str = MISSING
+
+
+@dataclass
+class Tracking:
+    """Where the numbers go."""
+
+    mode: str = one_of("online", "offline", "disabled")
+    project: str = MISSING
+    entity: str | None = MISSING
+    group: str | None = MISSING
+    name: str = MISSING
+    tags: list[str] = MISSING
+    notes: str | None = MISSING
+    every_steps: int = number(at_least=1)
+    progress: str = one_of("auto", "bar", "lines", "none")
+
+
+@dataclass
+class Train:
+    """Length, batches and devices of the training."""
+
+    epochs: int = number(at_least=0)
+    steps: int | None = number(at_least=0)
+    batch_size: int = number(at_least=1)
+    threads: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
+    device: str = one_of("auto", "cpu", "cuda")
+    dtype: str = one_of("float32", "float64")
+
+
+@dataclass
+class Checkpoint:
+    """When a checkpoint is written, and how many stay."""
+
+    every_epochs: int = number(at_least=0)
+    every_steps: int = number(at_least=0)
+    keep: int = number(at_least=1)
+
+
+@dataclass
+class EarlyStopping:
+    """When training ends before its time."""
+
+    patience: int | None = number(at_least=1)
+    min_delta: float = number(at_least=0)
