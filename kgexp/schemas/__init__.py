@@ -18,9 +18,11 @@ from kgexp.schemas.objectives import (
     Logistic,
     MarginRanking,
     Negatives,
+    NoAuxiliary,
     NoRegularizer,
     OneVsAll,
     OneVsSample,
+    RelationPrediction,
     SelfAdversarial,
     Softmax,
 )
@@ -54,6 +56,7 @@ class Config:
     scoring: Any = MISSING
     loss: Any = MISSING
     regularizer: Any = MISSING
+    auxiliary: Any = MISSING
     optimizer: Any = MISSING
     schedule: Any = MISSING
     sharding: Any = MISSING
@@ -74,6 +77,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "margin_ranking": MarginRanking,
     },
     "regularizer": {"none": NoRegularizer, "n3": N3},
+    "auxiliary": {"none": NoAuxiliary, "relation_prediction": RelationPrediction},
     "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": Adam, "sgd": SGD},
     "schedule": {"constant": Constant, "cosine": Cosine, "step": Step, "plateau": Plateau},
     "sharding": {"none": NoSharding},

@@ -37,7 +37,7 @@ class Parts:
     Attributes:
         config: the resolved configuration.
         graph: the data.
-        objective: model, technique, loss and regulariser.
+        objective: model, technique, losses and regulariser.
         device, dtype: of the tables.
     """
 
@@ -62,6 +62,7 @@ class Parts:
             regularizer=make(config["regularizer"]),
             num_relations=graph.num_relations,
             seed=config["seed"],
+            auxiliary=make(config["auxiliary"]),
         )
         objective.scoring.prepare(graph)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]))
@@ -71,7 +72,7 @@ class Parts:
         model, itemsize = self.objective.model, self.dtype.itemsize
         n, batch_size = self.graph.num_entities, min(self.config["train"]["batch_size"], len(self.graph.train))
         evaluation = self.config["evaluation"]
-        work = self.objective.scoring.working_numbers(batch_size, n, model.dim) * itemsize
+        work = (self.objective.scoring.working_numbers(batch_size, n, model.dim) + self._auxiliary_numbers) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
         ranking = evaluation["queries"] * min(n, evaluation["block"]) * (itemsize + 4)
         tables = {
@@ -173,6 +174,16 @@ class Parts:
     @property
     def _relation_rows(self) -> int:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
+
+    @property
+    def _auxiliary_numbers(self) -> int:
+        """The most numbers that the auxiliary objective holds in a step."""
+        auxiliary, scoring, model = self.objective.auxiliary, self.objective.scoring, self.objective.model
+        if auxiliary is None:
+            return 0
+        size = self.config["train"]["batch_size"]
+        examples = size if scoring.by_query else len(scoring.sides) * min(size, len(self.graph.train))
+        return auxiliary.working_numbers(examples, self._relation_rows, model.dim, model.relation_dim)
 
     def _optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:
         """Of the entity table and of the relation table."""
