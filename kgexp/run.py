@@ -164,7 +164,8 @@ class _Session:
         if checkpoint.state["fingerprint"] != graph.fingerprint:
             raise CheckpointError(
                 f"{checkpoint.path} was trained on other data (fingerprint {checkpoint.state['fingerprint']}, now "
-                f"{graph.fingerprint}): restore the files of dataset.path, or start a new run"
+                f"{graph.fingerprint}): restore the files of dataset.path and dataset.relation_weights, or start a new "
+                "run"
             )
         for table in tables.values():
             checkpoint.load(table)

@@ -104,8 +104,8 @@ class Parts:
         """The batches of the run: of triples, or of queries where these are the technique's examples."""
         size, seed, scoring = self.config["train"]["batch_size"], self.config["seed"], self.objective.scoring
         if scoring.by_query:
-            return QueryBatches(self.graph, scoring.sides, size, seed, self.device)
-        return Batches(self.graph.train, size, seed, self.device, self.dtype)
+            return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype)
+        return Batches(self.graph.train, size, seed, self.device, self.dtype, self.graph.relation_weights)
 
     def evaluator(
         self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]
