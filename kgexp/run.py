@@ -149,7 +149,8 @@ class _Session:
             best = self._store.open(trainer.best.step)
             for table in tables.values():
                 best.load(table)
-        with self._stages.stage("test"):
+            trainer.averaging.load_state_dict(best.state["averaging"])
+        with self._stages.stage("test"), trainer.averaging.in_place():
             test = trainer.evaluator.evaluate("test")
         if test.metrics:
             write_tsv(self._path / "test_relations.tsv", test.relations)

@@ -28,6 +28,7 @@ from kgexp.schemas.objectives import (
 )
 from kgexp.schemas.optimizers import SGD, Adagrad, Adam, Constant, Cosine, Plateau, RowwiseAdagrad, Step
 from kgexp.schemas.running import (
+    Averaging,
     Checkpoint,
     EarlyStopping,
     Evaluation,
@@ -50,6 +51,7 @@ class Config:
     plugins: list[str] = MISSING
     train: Train = field(default_factory=Train)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    averaging: Averaging = field(default_factory=Averaging)
     early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
     dataset: Any = MISSING
     model: Any = MISSING
@@ -85,7 +87,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "evaluation": {"full": Evaluation, "sampled": Evaluation, "none": Evaluation},
     "tracking": {"wandb": Tracking, "none": Tracking},
 }
-SECTIONS: dict[str, type] = {"train": Train, "checkpoint": Checkpoint, "early_stopping": EarlyStopping}
+SECTIONS: dict[str, type] = {
+    "train": Train,
+    "checkpoint": Checkpoint,
+    "averaging": Averaging,
+    "early_stopping": EarlyStopping,
+}
 
 
 def schema_of(group: str, target: str | None) -> type | None:

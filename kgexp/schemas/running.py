@@ -96,6 +96,15 @@ class Checkpoint:
 
 
 @dataclass
+class Averaging:
+    """Which weights are averaged."""
+
+    start: float | None = number(at_least=0, below=1)
+    every_epochs: int = number(at_least=0)
+    every_steps: int = number(at_least=0)
+
+
+@dataclass
 class EarlyStopping:
     """When training ends before its time."""
 

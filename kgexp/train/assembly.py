@@ -11,11 +11,13 @@ from kgexp.build import build
 from kgexp.data.graph import Graph
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
+from kgexp.optim.averaged import Averaged
 from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.tracking.tracker import Tracker
+from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
 from kgexp.train.memory import Estimate
@@ -162,6 +164,7 @@ class Parts:
             relation=relation,
             batches=batches,
             schedule=schedule,
+            averaging=self._averaging((entity, relation), plan.total, batches.steps_per_epoch),
             best=Best(**config["early_stopping"]),
             evaluator=evaluator,
             meter=LossMeter(describe, _PENDING_LOSSES if self.device.type == "cuda" else 1),
@@ -191,10 +194,25 @@ class Parts:
         lr = shared.pop("relation_lr", None)  # another package's optimizer need not have the key, nor `max_norm`
         make = partial(build, plugins=self.config["plugins"])
         norm = self.objective.model.max_norm
-        return (
-            make(shared | ({} if norm is None else {"max_norm": norm})),
-            make(shared | ({} if lr is None else {"lr": lr})),
-        )
+        of_entities: RowOptimizer = make(shared | ({} if norm is None else {"max_norm": norm}))
+        of_relations: RowOptimizer = make(shared | ({} if lr is None else {"lr": lr}))
+        if self.config["averaging"]["start"] is None:
+            return of_entities, of_relations
+        return Averaged(of_entities), Averaged(of_relations)
+
+    def _averaging(self, tables: tuple[Table, ...], total: int, steps_per_epoch: int) -> Averaging:
+        """Of a run of `total` steps. Raises ConfigError where it would never begin."""
+        section = self.config["averaging"]
+        cadence, start = _cadence(section), section["start"]
+        if start is None:
+            return Averaging(tables, cadence, None)
+        begin = round(start * total)
+        if cadence.last(total, steps_per_epoch) <= begin:
+            raise ConfigError(
+                f"averaging.start={start} is step {begin} of {total}, after which no average falls due, an epoch being "
+                f"{steps_per_epoch} steps: lower it, or set averaging.every_steps."
+            )
+        return Averaging(tables, cadence, begin)
 
     def _table_bytes(self, rows: int, dim: int) -> int:
         """Bytes of a table with its optimizer state."""
