@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from kgexp.check import check
 from kgexp.checkpoint.store import CheckpointStore
@@ -63,15 +64,21 @@ class _Stop:
         return 15 if self.steps is not None and self.trainer.step >= self.steps else None
 
 
+@pytest.fixture(scope="module")
+def base(composed):
+    """Composed once: that is what takes the time here."""
+    return composed("dataset=files", "dataset.path=PATH", "dataset.cache=null", "evaluation.every_epochs=1", *OWN)
+
+
 @pytest.fixture
-def make(tmp_path, composed):
+def make(tmp_path, base):
     for name, count in (("train", N), ("valid", 2)):
         text = "".join(f"e{i}\tr{i % 2}\te{(i + 1) % N}\n" for i in range(count))
         (tmp_path / f"{name}.txt").write_text(text)
 
     def parts(*overrides):
-        data = (f"dataset.path={tmp_path}", "dataset.cache=null", "evaluation.every_epochs=1")
-        config = check(composed("dataset=files", *data, *OWN, *overrides))
+        changes = OmegaConf.from_dotlist([f"dataset.path={tmp_path}", *overrides])
+        config = check(OmegaConf.merge(base, changes))
         return Parts.of(config, load(config["dataset"]), torch.device("cpu"))
 
     return parts
@@ -110,9 +117,8 @@ def test_it_is_the_plain_mean_and_what_is_ranked(make, overrides, steps):
 
 
 @pytest.mark.parametrize("stop", [7, 14])
-@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
-def test_a_resumed_run_has_the_same_bits(make, tmp_path, stop, optimizer):
-    overrides = ("averaging.start=0.5", f"optimizer={optimizer}")
+def test_a_resumed_run_has_the_same_bits(make, tmp_path, stop):
+    overrides = ("averaging.start=0.5",)
     straight, first = Run(make(*overrides)).train(), Run(make(*overrides)).train(stop)
     names = {table.name: table for table in first.tables}
     CheckpointStore(tmp_path / "checkpoints", 1).save(stop, names, first.trainer.state_dict(), {}, {})
@@ -152,10 +158,9 @@ def test_an_interrupted_ranking_leaves_the_weights_in_their_place(make, error):
     assert same(run.now(), before) and same(averages(run), held)
 
 
-@pytest.mark.parametrize(
-    "overrides", [("averaging.start=0.9", "train.steps=20"), ("averaging.start=0", "train.steps=2")]
-)
-def test_an_average_that_never_begins_is_refused(make, overrides):
+@pytest.mark.parametrize(("start", "steps"), [(0.9, 20), (0, 2)])
+def test_an_average_that_never_begins_is_refused(make, start, steps):
+    overrides = (f"averaging.start={start}", f"train.steps={steps}")
     with pytest.raises(ConfigError, match=r"averaging\.start=.*no average falls due, an epoch being 3 steps"):
         Run(make(*overrides))
     Run(make(*overrides, "averaging.every_steps=1"))
