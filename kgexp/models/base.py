@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from kgexp.data.sides import Side
 from kgexp.models.initial import initial_rows
-from kgexp.models.pieces import at_a_time
+from kgexp.models.pieces import by_pieces
 from kgexp.randomness import Float64, Int64
 
 
@@ -101,16 +100,14 @@ class Model(ABC):
     def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
         """Every candidate as the relation: float[b, d], float[k, e], float[b, d] to float[b, k].
 
-        Some candidates at a time, whose queries are made again in the backward pass, so that no queries of all pairs
-        are held. A model that can do it by one product does. `tail_query` has to broadcast.
+        Piece by piece, as every pair has a query of its own; `tail_query` has to broadcast. A model that can do it by
+        one product does.
         """
 
-        def piece(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+        def score(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
             return self.score_pairs(self.tail_query(h.unsqueeze(-2), r), t.unsqueeze(-2))
 
-        parts = candidates.split(at_a_time(h.numel(), h.device))
-        scores = [checkpoint(piece, h, part, t, use_reentrant=False, preserve_rng_state=False) for part in parts]
-        return torch.cat(scores, dim=-1)
+        return by_pieces(score, h, candidates, t)
 
     def query(self, side: Side, entity: Tensor, relation: Tensor) -> Tensor:
         """The query rows float[b, d] for `side`, of the given entity's rows float[b, d] and the relation rows
