@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "tracking.",
     "storage.",
     "dataset.path",  # moved data: the fingerprint tells whether it is the same
+    "dataset.relation_weights",
     "dataset.cache",
     "evaluation.splits",
     "evaluation.every_epochs",

@@ -109,6 +109,15 @@ def _one_answer(config: dict[str, Any]) -> None:
         )
 
 
+def _averaging(config: dict[str, Any]) -> None:
+    averaging = config["averaging"]
+    if averaging["start"] is not None and not (averaging["every_epochs"] or averaging["every_steps"]):
+        raise ConfigError(
+            f"averaging.start is {averaging['start']}, but with averaging.every_epochs=0 and averaging.every_steps=0 "
+            "no weights are ever averaged: set one of them, or set start to null."
+        )
+
+
 #: All of them, in the order in which they are looked at.
 RULES = (
     _columns,
@@ -122,4 +131,5 @@ RULES = (
     _label_smoothing,
     _uniform_share,
     _one_answer,
+    _averaging,
 )

@@ -149,7 +149,8 @@ class _Session:
             best = self._store.open(trainer.best.step)
             for table in tables.values():
                 best.load(table)
-        with self._stages.stage("test"):
+            trainer.averaging.load_state_dict(best.state["averaging"])
+        with self._stages.stage("test"), trainer.averaging.in_place():
             test = trainer.evaluator.evaluate("test")
         if test.metrics:
             write_tsv(self._path / "test_relations.tsv", test.relations)
@@ -164,7 +165,8 @@ class _Session:
         if checkpoint.state["fingerprint"] != graph.fingerprint:
             raise CheckpointError(
                 f"{checkpoint.path} was trained on other data (fingerprint {checkpoint.state['fingerprint']}, now "
-                f"{graph.fingerprint}): restore the files of dataset.path, or start a new run"
+                f"{graph.fingerprint}): restore the files of dataset.path and dataset.relation_weights, or start a new "
+                "run"
             )
         for table in tables.values():
             checkpoint.load(table)

@@ -4,7 +4,7 @@
         index.json                          the files with their sizes; a folder without it is no checkpoint
         state.json                          step, counters, best value: what the trainer needs to go on
         config.json                         the resolved configuration
-        entity-00001-of-00001.safetensors   entity.weight and its optimizer state, entity.sum
+        entity-00001-of-00001.safetensors   entity.weight and its state: entity.sum of the optimizer, entity.average
         relation-00001-of-00001.safetensors
         entities.arrow, relations.arrow     names by id
 
@@ -66,6 +66,11 @@ class Checkpoint:
     def step(self) -> int:
         """Steps trained before it was written."""
         return int(self._index["step"])
+
+    @property
+    def model_weight(self) -> str:
+        """The key of the tensors that are the model: `average` where weights were averaged, else `weight`."""
+        return str(self.state["model_weight"])
 
     def tensor(self, table: str, key: str) -> RowReader:
         """A tensor of a table, such as `("entity", "weight")`.

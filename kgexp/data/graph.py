@@ -41,7 +41,8 @@ class Graph:
 
     Attributes:
         name: what the configuration calls it.
-        fingerprint: 32 hexadecimal digits, of the files' content and all options that decide ids and splits.
+        fingerprint: 32 hexadecimal digits, of the files' content and all options that decide ids, splits and
+            weights.
         train: the triples to train on, at least one.
         valid: those to choose by, perhaps none.
         test: those to report on, perhaps none.
@@ -49,6 +50,7 @@ class Graph:
         relations: the names of the relations 0 … m-1.
         known: the filter index.
         report: counts, and what is unusual.
+        relation_weights: float64[m], which multiply the weights of their triples; None if all are 1.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Graph:
     relations: Vocabulary
     known: KnownTriples
     report: DataReport
+    relation_weights: npt.NDArray[np.float64] | None = None
 
     @property
     def num_entities(self) -> int:

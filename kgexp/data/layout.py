@@ -58,13 +58,14 @@ def fault(path: Path, block: Block, layout: Layout, header: bool = False) -> Dat
         header: the block is a header line, of which only the number of columns matters.
     """
     for number, raw in enumerate(block.text.removesuffix(b"\n").split(b"\n"), block.line):
-        problem = _text_fault(raw) or _fields_fault(raw.decode().removesuffix("\r").split("\t"), layout, header)
+        problem = text_fault(raw) or _fields_fault(raw.decode().removesuffix("\r").split("\t"), layout, header)
         if problem:
             return DataError(f"{path}, line {number}: {problem}.")
     return None
 
 
-def _text_fault(raw: bytes) -> str | None:
+def text_fault(raw: bytes) -> str | None:
+    """What makes the bytes of a line no text, or None."""
     if b"\0" in raw:
         return "the line holds a NUL byte, so the file is no UTF-8 text; save it as UTF-8"
     if b"\r" in raw.removesuffix(b"\r"):
@@ -90,12 +91,13 @@ def _fields_fault(fields: list[str], layout: Layout, header: bool) -> str | None
     for role, field in zip(layout.columns, fields, strict=True):
         if role in NAMES and not field:
             return f"the {role} is empty; give it a name or remove the line"
-        if role == "weight" and not _is_weight(field):
+        if role == "weight" and not is_weight(field):
             return f"the weight '{field}' is no finite number of at least 0; mend it, or ignore the column"
     return None
 
 
-def _is_weight(text: str) -> bool:
+def is_weight(text: str) -> bool:
+    """Whether a text is a finite number of at least 0."""
     try:
         weight = pa.array([text]).cast(pa.float64())[0].as_py()
     except pa.ArrowInvalid:

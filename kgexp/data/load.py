@@ -1,6 +1,8 @@
 """Loading a data set: from the `dataset` group of the configuration to a graph, through the cache."""
 
+import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,16 @@ from kgexp.data.files import SPLITS, Source
 from kgexp.data.graph import Graph, Split, open_graph, write_graph
 from kgexp.data.layout import Layout
 from kgexp.data.reading import read
+from kgexp.data.relation_weights import read_relation_weights
 from kgexp.data.splitting import Shares
 from kgexp.data.vocabulary import Vocabulary, shuffled
 from kgexp.errors import DataError
 
 FORMAT_VERSION = 1
 """Part of every fingerprint: goes up when the ids, the splits or the files of the cache change."""
+
+#: Triples looked at at a time.
+_TRIPLES = 1 << 20
 
 
 def _silent(message: str) -> None:
@@ -27,8 +33,11 @@ def _silent(message: str) -> None:
 def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Graph:
     """The graph of a data set: the first time read from its files into the cache, later only mapped.
 
+    Weights of relations are read each time, so that they may change while the cache stays.
+
     Args:
-        dataset: `name`, `path`, `columns`, `header`, `valid`, `test`, `split_seed` and `cache`.
+        dataset: `name`, `path`, `columns`, `header`, `valid`, `test`, `split_seed`, `relation_weights` and
+            `cache`.
         say: is told, in a sentence each, about steps that may take a while.
 
     Raises:
@@ -41,7 +50,37 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
     fingerprint = files.fingerprint([FORMAT_VERSION, layout, shares], source)
     place = None if dataset["cache"] is None else Path(dataset["cache"]).expanduser()
     folder = cache.obtain(place, fingerprint, lambda folder: _build(folder, source, layout, shares, say))
-    return open_graph(folder, str(dataset["name"]), fingerprint)
+    graph = open_graph(folder, str(dataset["name"]), fingerprint)
+    weights = dataset["relation_weights"]
+    return graph if weights is None else _weighted(graph, Path(weights).expanduser())
+
+
+def _weighted(graph: Graph, path: Path) -> Graph:
+    """The graph with weights of relations from a file; they are part of its fingerprint.
+
+    Raises:
+        DataError: the file cannot be used, or leaves nothing to train.
+    """
+    weights = read_relation_weights(path, graph.relations)
+    if not _any_weighs(graph.train, weights):
+        raise DataError(
+            f"{path}: every triple of train gets the weight 0, so nothing would be learnt; give one of the relations "
+            "of train a weight."
+        )
+    digest = hashlib.blake2b(f"{graph.fingerprint} ".encode() + weights.tobytes(), digest_size=16).hexdigest()
+    return replace(graph, fingerprint=digest, relation_weights=weights)
+
+
+def _any_weighs(split: Split, relation_weights: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
+    """Whether any triple has a weight and a relation that has one."""
+    for start in range(0, len(split), _TRIPLES):
+        piece = slice(start, start + _TRIPLES)
+        live = relation_weights[split.triples[piece, 1]] > 0
+        if split.weights is not None:
+            live &= split.weights[piece] > 0
+        if live.any():
+            return True
+    return False
 
 
 def _build(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kgexp.data.sides import Side
 from kgexp.models.initial import initial_rows
+from kgexp.models.pieces import by_pieces
 from kgexp.randomness import Float64, Int64
 
 
@@ -95,6 +96,18 @@ class Model(ABC):
     def score_heads(self, candidates: Tensor, r: Tensor, t: Tensor) -> Tensor:
         """Every candidate as the head: float[k, d], float[b, e], float[b, d] to float[b, k]."""
         return self.score(self.query(Side.HEAD, t, r), candidates)
+
+    def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
+        """Every candidate as the relation: float[b, d], float[k, e], float[b, d] to float[b, k].
+
+        Piece by piece, as every pair has a query of its own; `tail_query` has to broadcast. A model that can do it by
+        one product does.
+        """
+
+        def score(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+            return self.score_pairs(self.tail_query(h.unsqueeze(-2), r), t.unsqueeze(-2))
+
+        return by_pieces(score, h, candidates, t)
 
     def query(self, side: Side, entity: Tensor, relation: Tensor) -> Tensor:
         """The query rows float[b, d] for `side`, of the given entity's rows float[b, d] and the relation rows

@@ -29,6 +29,10 @@ class ComplEx(DotProductModel):
         t_re, t_im = t.chunk(2, dim=-1)
         return torch.cat([t_re * r_re + t_im * r_im, t_im * r_re - t_re * r_im], dim=-1)
 
+    def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
+        """See `Model.score_relations`: Re ⟨h, r, conj(t)⟩ = Re ⟨r, conj(conj(h) ∘ t)⟩, the head query with h for r."""
+        return self.score(self.head_query(h, t), candidates)
+
     def squared_moduli(self, rows: Tensor) -> Tensor:
         """|x|² of every complex component: float[b, d] to float[b, d / 2]."""
         re, im = rows.chunk(2, dim=-1)

@@ -10,10 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from kgexp.models.base import Model
 from kgexp.models.distances import Distance
-
-#: Numbers that a piece holds: on the CPU they stay in its cache, a GPU wants more of them at once.
-_PIECE = {"cpu": 1 << 18}
-_PIECE_ELSEWHERE = 1 << 22
+from kgexp.models.pieces import at_a_time
 
 
 class DistanceModel(Model):
@@ -70,7 +67,7 @@ def _pieces(queries: Tensor, candidates: Tensor, distance: Distance) -> Iterator
     """Slices of the candidates, so many that what `distance` holds for them is bounded."""
     lead = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
     numbers = lead.numel() * queries.shape[-2] * (queries.shape[-1] if distance.expands else 1)
-    step = max(1, _PIECE.get(queries.device.type, _PIECE_ELSEWHERE) // max(1, numbers))
+    step = at_a_time(numbers, queries.device)
     for start in range(0, candidates.shape[-2], step):
         yield slice(start, start + step)
 

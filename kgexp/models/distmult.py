@@ -20,3 +20,7 @@ class DistMult(DotProductModel):
     def head_query(self, r: Tensor, t: Tensor) -> Tensor:
         """q = r ∘ t."""
         return r * t
+
+    def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
+        """See `Model.score_relations`: Σ h r t is symmetric in all three."""
+        return self.score(self.head_query(h, t), candidates)

@@ -42,3 +42,7 @@ class TransE(DistanceModel):
     def head_query(self, r: Tensor, t: Tensor) -> Tensor:
         """q = t - r: ‖h + r - t‖ = ‖(t - r) - h‖."""
         return t - r
+
+    def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
+        """See `Model.score_relations`: ‖h + r - t‖ = ‖(t - h) - r‖, so the head query with h for r."""
+        return self.score(self.head_query(h, t), candidates)

@@ -18,14 +18,17 @@ from kgexp.schemas.objectives import (
     Logistic,
     MarginRanking,
     Negatives,
+    NoAuxiliary,
     NoRegularizer,
     OneVsAll,
     OneVsSample,
+    RelationPrediction,
     SelfAdversarial,
     Softmax,
 )
 from kgexp.schemas.optimizers import SGD, Adagrad, Adam, Constant, Cosine, Plateau, RowwiseAdagrad, Step
 from kgexp.schemas.running import (
+    Averaging,
     Checkpoint,
     EarlyStopping,
     Evaluation,
@@ -48,12 +51,14 @@ class Config:
     plugins: list[str] = MISSING
     train: Train = field(default_factory=Train)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    averaging: Averaging = field(default_factory=Averaging)
     early_stopping: EarlyStopping = field(default_factory=EarlyStopping)
     dataset: Any = MISSING
     model: Any = MISSING
     scoring: Any = MISSING
     loss: Any = MISSING
     regularizer: Any = MISSING
+    auxiliary: Any = MISSING
     optimizer: Any = MISSING
     schedule: Any = MISSING
     sharding: Any = MISSING
@@ -74,6 +79,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "margin_ranking": MarginRanking,
     },
     "regularizer": {"none": NoRegularizer, "n3": N3},
+    "auxiliary": {"none": NoAuxiliary, "relation_prediction": RelationPrediction},
     "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": Adam, "sgd": SGD},
     "schedule": {"constant": Constant, "cosine": Cosine, "step": Step, "plateau": Plateau},
     "sharding": {"none": NoSharding},
@@ -81,7 +87,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "evaluation": {"full": Evaluation, "sampled": Evaluation, "none": Evaluation},
     "tracking": {"wandb": Tracking, "none": Tracking},
 }
-SECTIONS: dict[str, type] = {"train": Train, "checkpoint": Checkpoint, "early_stopping": EarlyStopping}
+SECTIONS: dict[str, type] = {
+    "train": Train,
+    "checkpoint": Checkpoint,
+    "averaging": Averaging,
+    "early_stopping": EarlyStopping,
+}
 
 
 def schema_of(group: str, target: str | None) -> type | None:

@@ -1,4 +1,4 @@
-"""The choices of `scoring`, `loss` and `regularizer`."""
+"""The choices of `scoring`, `loss`, `regularizer` and `auxiliary`."""
 
 from dataclasses import dataclass
 
@@ -91,4 +91,19 @@ class N3:
     """`kgexp.scoring.regularizers.N3`."""
 
     _target_: str = "kgexp.scoring.regularizers.N3"
+    weight: float = number(at_least=0)
+
+
+@dataclass
+class NoAuxiliary:
+    """No second objective: nothing is built."""
+
+    _target_: str | None = None
+
+
+@dataclass
+class RelationPrediction:
+    """`kgexp.scoring.relation_prediction.RelationPrediction`."""
+
+    _target_: str = "kgexp.scoring.relation_prediction.RelationPrediction"
     weight: float = number(at_least=0)

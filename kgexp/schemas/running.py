@@ -18,6 +18,7 @@ class Files:
     valid: float = number(at_least=0, below=1)
     test: float = number(at_least=0, below=1)
     split_seed: int = number(at_least=0)
+    relation_weights: str | None = MISSING
     cache: str | None = MISSING
 
 
@@ -92,6 +93,15 @@ class Checkpoint:
     every_epochs: int = number(at_least=0)
     every_steps: int = number(at_least=0)
     keep: int = number(at_least=1)
+
+
+@dataclass
+class Averaging:
+    """Which weights are averaged."""
+
+    start: float | None = number(at_least=0, below=1)
+    every_epochs: int = number(at_least=0)
+    every_steps: int = number(at_least=0)
 
 
 @dataclass

@@ -60,12 +60,14 @@ class Rows:
         candidates: of each side that is trained, the candidate rows float[c, k, d] of its chunks; empty for
             techniques that score against all entities.
         masks: of each side that has one, the mask of its candidates: see `Candidates`.
+        every_relation: all rows float[k, e] of the relation table where they are candidates; None otherwise.
     """
 
     entities: Mapping[Side, Tensor]
     relations: Mapping[Side, Tensor]
     candidates: Mapping[Side, Tensor]
     masks: Mapping[Side, Tensor]
+    every_relation: Tensor | None = None
 
 
 def weighted_mean(values: Mapping[Side, Tensor], batch: Batch) -> Tensor:

@@ -11,11 +11,13 @@ from kgexp.build import build
 from kgexp.data.graph import Graph
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
+from kgexp.optim.averaged import Averaged
 from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.tracking.tracker import Tracker
+from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
 from kgexp.train.memory import Estimate
@@ -37,7 +39,7 @@ class Parts:
     Attributes:
         config: the resolved configuration.
         graph: the data.
-        objective: model, technique, loss and regulariser.
+        objective: model, technique, losses and regulariser.
         device, dtype: of the tables.
     """
 
@@ -62,6 +64,7 @@ class Parts:
             regularizer=make(config["regularizer"]),
             num_relations=graph.num_relations,
             seed=config["seed"],
+            auxiliary=make(config["auxiliary"]),
         )
         objective.scoring.prepare(graph)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]))
@@ -71,7 +74,7 @@ class Parts:
         model, itemsize = self.objective.model, self.dtype.itemsize
         n, batch_size = self.graph.num_entities, min(self.config["train"]["batch_size"], len(self.graph.train))
         evaluation = self.config["evaluation"]
-        work = self.objective.scoring.working_numbers(batch_size, n, model.dim) * itemsize
+        work = (self.objective.scoring.working_numbers(batch_size, n, model.dim) + self._auxiliary_numbers) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
         ranking = evaluation["queries"] * min(n, evaluation["block"]) * (itemsize + 4)
         tables = {
@@ -103,8 +106,8 @@ class Parts:
         """The batches of the run: of triples, or of queries where these are the technique's examples."""
         size, seed, scoring = self.config["train"]["batch_size"], self.config["seed"], self.objective.scoring
         if scoring.by_query:
-            return QueryBatches(self.graph, scoring.sides, size, seed, self.device)
-        return Batches(self.graph.train, size, seed, self.device, self.dtype)
+            return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype)
+        return Batches(self.graph.train, size, seed, self.device, self.dtype, self.graph.relation_weights)
 
     def evaluator(
         self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]
@@ -161,6 +164,7 @@ class Parts:
             relation=relation,
             batches=batches,
             schedule=schedule,
+            averaging=self._averaging((entity, relation), plan.total, batches.steps_per_epoch),
             best=Best(**config["early_stopping"]),
             evaluator=evaluator,
             meter=LossMeter(describe, _PENDING_LOSSES if self.device.type == "cuda" else 1),
@@ -174,16 +178,41 @@ class Parts:
     def _relation_rows(self) -> int:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
+    @property
+    def _auxiliary_numbers(self) -> int:
+        """The most numbers that the auxiliary objective holds in a step."""
+        auxiliary, scoring, model = self.objective.auxiliary, self.objective.scoring, self.objective.model
+        if auxiliary is None:
+            return 0
+        size = self.config["train"]["batch_size"]
+        examples = size if scoring.by_query else len(scoring.sides) * min(size, len(self.graph.train))
+        return auxiliary.working_numbers(examples, self._relation_rows, model.dim, model.relation_dim)
+
     def _optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:
         """Of the entity table and of the relation table."""
         shared = dict(self.config["optimizer"])
         lr = shared.pop("relation_lr", None)  # another package's optimizer need not have the key, nor `max_norm`
         make = partial(build, plugins=self.config["plugins"])
         norm = self.objective.model.max_norm
-        return (
-            make(shared | ({} if norm is None else {"max_norm": norm})),
-            make(shared | ({} if lr is None else {"lr": lr})),
-        )
+        of_entities: RowOptimizer = make(shared | ({} if norm is None else {"max_norm": norm}))
+        of_relations: RowOptimizer = make(shared | ({} if lr is None else {"lr": lr}))
+        if self.config["averaging"]["start"] is None:
+            return of_entities, of_relations
+        return Averaged(of_entities), Averaged(of_relations)
+
+    def _averaging(self, tables: tuple[Table, ...], total: int, steps_per_epoch: int) -> Averaging:
+        """Of a run of `total` steps. Raises ConfigError where it would never begin."""
+        section = self.config["averaging"]
+        cadence, start = _cadence(section), section["start"]
+        if start is None:
+            return Averaging(tables, cadence, None)
+        begin = round(start * total)
+        if cadence.last(total, steps_per_epoch) <= begin:
+            raise ConfigError(
+                f"averaging.start={start} is step {begin} of {total}, after which no average falls due, an epoch being "
+                f"{steps_per_epoch} steps: lower it, or set averaging.every_steps."
+            )
+        return Averaging(tables, cadence, begin)
 
     def _table_bytes(self, rows: int, dim: int) -> int:
         """Bytes of a table with its optimizer state."""

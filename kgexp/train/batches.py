@@ -6,9 +6,10 @@ shuffled or stored; it is computed for a few thousand positions at a time, which
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kgexp.data.graph import Split
-from kgexp.randomness import Int64, Permutation, Purpose, key
+from kgexp.randomness import Float64, Int64, Permutation, Purpose, key
 from kgexp.scoring.batch import Batch
 
 #: Positions of the order computed at once.
@@ -23,10 +24,20 @@ class Batches:
         batch_size: triples in a batch.
         seed: of the run.
         device, dtype: where the batches go, and of what type their weights are.
+        relation_weights: float64[m], which multiply the triples' own weights; None if all are 1.
     """
 
-    def __init__(self, split: Split, batch_size: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        relation_weights: Float64 | None = None,
+    ) -> None:
         self._split = split
+        self._relation_weights = relation_weights
         self._batch_size = batch_size
         self._device = device
         self._dtype = dtype
@@ -41,10 +52,15 @@ class Batches:
         stop = min(start + self._batch_size, len(self._split.triples))
         chosen = self._order(epoch, start, stop)
         triples = torch.from_numpy(self._split.triples[chosen].astype(np.int64)).to(self._device)
-        if self._split.weights is None:
-            return Batch(step, triples)
-        weights = torch.from_numpy(self._split.weights[chosen]).to(self._device, self._dtype)
-        return Batch(step, triples, weights)
+        return Batch(step, triples, self._weights(chosen))
+
+    def _weights(self, chosen: Int64) -> Tensor | None:
+        """The weights of triples by their position: their own times their relation's."""
+        weights = None if self._split.weights is None else self._split.weights[chosen]
+        if self._relation_weights is not None:
+            of_relations = self._relation_weights[self._split.triples[chosen, 1]]
+            weights = of_relations if weights is None else weights * of_relations
+        return None if weights is None else torch.from_numpy(weights).to(self._device, self._dtype)
 
 
 class Order:

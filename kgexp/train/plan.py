@@ -15,6 +15,11 @@ class Cadence:
         by_epoch = self.epochs > 0 and step % (self.epochs * steps_per_epoch) == 0
         return step > 0 and (by_epoch or (self.steps > 0 and step % self.steps == 0))
 
+    def last(self, step: int, steps_per_epoch: int) -> int:
+        """The last step up to `step` after which it happens; 0 where there is none."""
+        periods = (self.epochs * steps_per_epoch, self.steps)
+        return max((step // period * period for period in periods if period), default=0)
+
 
 @dataclass(frozen=True)
 class Plan:

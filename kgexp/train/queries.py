@@ -53,19 +53,30 @@ class QueryBatches:
         sides: whose queries are examples, in the order in which a batch holds them.
         batch_size: queries in a batch.
         seed: of the run.
-        device: where the batches go.
+        device, dtype: where the batches go, and of what type their weights are: a query's is that of its relation.
 
     Raises:
         ConfigError: the triples have weights.
     """
 
-    def __init__(self, graph: Graph, sides: Sequence[Side], batch_size: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        sides: Sequence[Side],
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         if graph.train.weights is not None:
             raise ConfigError(
                 f"{graph.name} has weights, one a triple, but scoring=kvsall trains queries, which share answers out "
                 "of many triples: name the column ignore in dataset.columns, or choose scoring=onevsall."
             )
         self._split, self._n = graph.train, graph.num_entities
+        self._relation_weights = None
+        if graph.relation_weights is not None:
+            self._relation_weights = torch.from_numpy(graph.relation_weights).to(device, dtype)
         self._queries = {side: _Queries.of(graph.train, side) for side in sides}
         self._batch_size, self._seed, self._device = batch_size, seed, device
         self.triples = sum(len(queries) for queries in self._queries.values())
@@ -93,7 +104,9 @@ class QueryBatches:
         answers = self._tensor(counts)
         query = torch.arange(len(answers), device=self._device).repeat_interleave(answers)
         targets = Targets(query, self._tensor(entities), answers, self._n)
-        return Batch(step, self._tensor(triples), None, examples, targets)
+        held = self._tensor(triples)
+        weights = None if self._relation_weights is None else self._relation_weights[held[:, 1]]
+        return Batch(step, held, weights, examples, targets)
 
     def _tensor(self, parts: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(self._device)

@@ -11,13 +11,14 @@ from kgexp.models.base import Model
 from kgexp.scoring.batch import Batch, Candidates, Rows
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.regularizers import Regularizer
+from kgexp.scoring.relation_prediction import RelationPrediction
 from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Table
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: the model's scores, against whom, by which loss, and the penalty on the rows."""
+    """What is minimised: the model's scores, against whom, by which loss, the penalty on the rows, and a second aim."""
 
     model: Model
     scoring: ScoringTechnique
@@ -25,6 +26,7 @@ class Objective:
     regularizer: Regularizer | None
     num_relations: int
     seed: int
+    auxiliary: RelationPrediction | None = None
 
 
 def train_step(objective: Objective, entity: Table, relation: Table, batch: Batch, factor: float = 1.0) -> Tensor:
@@ -37,7 +39,8 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
         factor: multiplies the learning rates.
 
     Returns:
-        The loss without the penalty, a scalar apart from autograd. It may be NaN: whoever keeps the tables checks.
+        The loss, the auxiliary one included and the penalty not, a scalar apart from autograd. It may be NaN: whoever
+        keeps the tables checks.
     """
     batch = objective.scoring.choose(batch, objective.seed)
     drawn = objective.scoring.candidates(batch, entity.num_rows, objective.seed)
@@ -48,6 +51,8 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
     relation_rows = relation.gather(relations.ids)
     rows = _distribute(objective, drawn, entities.split(entity_rows), relations.split(relation_rows))
     loss = objective.scoring.loss(objective.model, objective.loss, batch, rows, entity)
+    if objective.auxiliary is not None:
+        loss = loss + objective.auxiliary.loss(objective.model, batch, rows, objective.num_relations)
     total = loss
     if objective.regularizer is not None:
         total = loss + objective.regularizer.penalty(objective.model, batch, rows)
@@ -82,20 +87,24 @@ def _entity_ids(batch: Batch, drawn: Mapping[Side, Candidates]) -> list[Tensor]:
 
 
 def _relation_ids(objective: Objective, batch: Batch) -> list[Tensor]:
-    """The relation rows of the examples of every side that is trained."""
-    rows, m = objective.model.relation_rows, objective.num_relations
-    return [rows(batch.of(side, batch.triples[:, 1]), side, m) for side in objective.scoring.sides]
+    """The relation rows of the examples of every side that is trained, then all of them if they are candidates."""
+    model, m = objective.model, objective.num_relations
+    wanted = [model.relation_rows(batch.of(side, batch.triples[:, 1]), side, m) for side in objective.scoring.sides]
+    if objective.auxiliary is not None:
+        wanted.append(torch.arange(model.num_relation_rows(m), device=batch.triples.device))
+    return wanted
 
 
 def _distribute(
     objective: Objective, drawn: Mapping[Side, Candidates], entities: list[Tensor], relations: list[Tensor]
 ) -> Rows:
     """The rows under the names that techniques know them by; the inverse of `_entity_ids` and `_relation_ids`."""
-    places = iter(entities)
+    places, sides = iter(entities), objective.scoring.sides
+    every = relations.pop() if objective.auxiliary is not None else None
     own = {side: next(places) for side in Side}
     candidates = {side: next(places) for side in drawn}
     masks = {side: part.mask for side, part in drawn.items() if part.mask is not None}
-    return Rows(own, dict(zip(objective.scoring.sides, relations, strict=True)), candidates, masks)
+    return Rows(own, dict(zip(sides, relations, strict=True)), candidates, masks, every)
 
 
 def _gradient(rows: Tensor) -> Tensor:

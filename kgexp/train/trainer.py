@@ -10,6 +10,7 @@ from kgexp.optim.schedule import Schedule
 from kgexp.sharding.table import Table
 from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import Tracker
+from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
 from kgexp.train.finite import check_finite
@@ -35,8 +36,9 @@ class Trainer:
         entity, relation: the tables that are trained.
         batches: gives the triples of every step.
         schedule: gives the factor of the learning rate.
+        averaging: averages the weights late in training.
         best: watches the validation objective.
-        evaluator: ranks the validation split.
+        evaluator: ranks the validation split, by the average once there is one.
         meter: watches the loss.
         tracker: takes the metrics.
         stages: takes the seconds.
@@ -54,6 +56,7 @@ class Trainer:
     relation: Table
     batches: Batches | QueryBatches
     schedule: Schedule
+    averaging: Averaging
     best: Best
     evaluator: Evaluator
     meter: LossMeter
@@ -97,7 +100,7 @@ class Trainer:
             self._evaluate(learn=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next steps depend on besides the tables, as JSON values."""
+        """What the next steps depend on besides the tables, as JSON values; and `model_weight`, for readers."""
         return {
             "step": self.step,
             "trained": self.trained,
@@ -105,7 +108,9 @@ class Trainer:
             "best": self.best.state_dict(),
             "best_metrics": self.best_metrics,
             "schedule": self.schedule.state_dict(),
+            "averaging": self.averaging.state_dict(),
             "meter": self.meter.state_dict(),
+            "model_weight": self.averaging.model_weight,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -114,6 +119,7 @@ class Trainer:
         self.best.load_state_dict(state["best"])
         self.best_metrics = state["best_metrics"]
         self.schedule.load_state_dict(state["schedule"])
+        self.averaging.load_state_dict(state["averaging"])
         self.meter.load_state_dict(state["meter"])
 
     def _settle(self, stop: StopSignal) -> None:
@@ -135,6 +141,7 @@ class Trainer:
         self.meter.add(self.step, len(batch), loss)
         self.step += 1
         self.trained += len(batch)
+        self.averaging.update(self.step, self.batches.steps_per_epoch)
         row: dict[str, float] = {}
         if self.step % self.plan.log_steps == 0:
             row = {"train/loss": self.meter.mean("steps"), "train/epoch": self.epoch, "train/lr_factor": factor}
@@ -148,7 +155,7 @@ class Trainer:
         """Ranks the validation split; True when it is the best so far. A stop signal puts it off."""
         self.meter.flush()
         try:
-            with self.stages.stage("evaluate"):
+            with self.stages.stage("evaluate"), self.averaging.in_place():
                 evaluation = self.evaluator.evaluate("valid")
         except StopRequested:
             return False

@@ -62,6 +62,9 @@ BAD = [
     ("train", 3, "train.KEY=VALUE"),
     ("checkpoint.keep", 0, "at least 1"),
     ("checkpoint.every_steps", -1, "at least 0"),
+    ("averaging.start", 1, "below 1"),
+    ("averaging.every_epochs", -1, "at least 0"),
+    ("auxiliary.weight", 1.0, "auxiliary=relation_prediction"),
     ("early_stopping.patience", 0, "at least 1"),
     ("early_stopping.min_delta", -1, "at least 0"),
     ("evaluation.protocol", "ful", "did you mean full?"),
@@ -241,6 +244,8 @@ def test_a_key_that_is_like_no_other_gets_no_guess():
         (["scoring=negatives", "loss.label_smoothing=0.1"], r"loss\.label_smoothing is 0\.1.*scoring=onevsall"),
         (["scoring=onevssample", "loss=logistic", "loss.label_smoothing=0.1"], r"set it to 0"),
         (["scoring=negatives", "scoring.uniform_share=0.5"], r"scoring\.uniform_share is 0\.5.*degree_exponent"),
+        (["averaging.start=0.5", "averaging.every_epochs=0"], r"no weights are ever averaged: set one"),
+        (["auxiliary=relation_prediction", "auxiliary.weight=-1"], r"at least 0"),
         (["scoring=kvsall", "loss=margin_ranking"], r"scoring=kvsall has many: choose scoring=onevsall"),
         (["scoring=negatives", "scoring.uniform_share=1.5"], r"at most 1"),
         (["scoring=negatives", "scoring.degree_exponent=-1"], r"at least 0"),
@@ -249,6 +254,6 @@ def test_a_key_that_is_like_no_other_gets_no_guess():
         (["loss=margin_ranking", "loss.margin=-1"], r"at least 0"),
     ],
 )
-def test_losses_and_techniques_that_do_not_go_together(composed, choices, words):
+def test_choices_that_do_not_go_together(composed, choices, words):
     with pytest.raises(ConfigError, match=words):
         check(composed(*choices))

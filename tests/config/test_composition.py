@@ -16,7 +16,7 @@ from kgexp.schemas import SCHEMAS
 CONF = Path(config_dir())
 NAMES = {folder: sorted(p.stem for p in (CONF / folder).glob("*.yaml")) for folder in ("experiment", "sweep")}
 CHOICES = [(group, choice) for group, schemas in SCHEMAS.items() for choice in schemas]
-BUILT_FROM_THEIR_NODE = ("scoring", "loss", "regularizer", "optimizer", "schedule", "sharding", "storage")
+BUILT_FROM_THEIR_NODE = ("scoring", "loss", "regularizer", "auxiliary", "optimizer", "schedule", "sharding", "storage")
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)

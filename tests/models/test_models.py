@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kgexp.data.sides import Side
-from kgexp.models import distance as distance_module
+from kgexp.models import pieces
 from kgexp.models.angles import cos_sin
 from kgexp.models.base import fold
 from kgexp.models.complex import ComplEx
@@ -69,6 +69,15 @@ def test_all_forms_of_a_score_agree(model, reciprocal):
         torch.testing.assert_close(heads, model.score_tails(entities[t], relations[r + 5], entities))
     else:  # one function of the triple, whichever side is asked for
         torch.testing.assert_close(heads[range(3), h], tails[range(3), t])
+
+
+@every_model
+def test_every_relation_is_scored_as_its_triple(model, monkeypatch):
+    monkeypatch.setitem(pieces.NUMBERS, "cpu", 60)  # two relations a piece
+    model = model(6)
+    h, t, relations = rows(5, 6), rows(5, 6, seed=1), rows(7, model.relation_dim, seed=2)
+    expected = torch.stack([model.score_triples(h, r.expand(5, -1), t) for r in relations], dim=1)
+    torch.testing.assert_close(model.score_relations(h, relations, t), expected)
 
 
 @every_model
@@ -172,7 +181,7 @@ SHAPES = [((5, 6), (7, 6)), ((3, 5, 6), (3, 7, 6)), ((5, 1, 6), (5, 7, 6)), ((3,
 @pytest.mark.parametrize("shapes", SHAPES)
 @pytest.mark.parametrize("piece", [1, 70, 1 << 18])
 def test_scores_and_gradients_do_not_depend_on_the_pieces(monkeypatch, model, shapes, piece):
-    monkeypatch.setitem(distance_module._PIECE, "cpu", piece)
+    monkeypatch.setitem(pieces.NUMBERS, "cpu", piece)
     model = model(6)
     q, c = (rows(*shape, seed=i).requires_grad_() for i, shape in enumerate(shapes))
     expected = model.score_pairs(q.unsqueeze(-2), c.unsqueeze(-3))
@@ -263,7 +272,7 @@ def test_the_tables_rows_scale_what_is_drawn_for_it():
 
 @every_distance
 def test_no_piece_holds_the_differences_of_all_pairs(monkeypatch, model):
-    monkeypatch.setitem(distance_module._PIECE, "cpu", 1000)
+    monkeypatch.setitem(pieces.NUMBERS, "cpu", 1000)
     model = model(10)
     seen = []
     between = model.distance.between

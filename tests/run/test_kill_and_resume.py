@@ -39,9 +39,9 @@ def same_end(one, two):
     [
         ("scoring=onevsall",),
         ("scoring=negatives", "train.threads=2", "model.dim=512"),
-        ("scoring=negatives", "optimizer=adam", "optimizer.lr=0.01", "schedule.warmup=40", "model.max_norm=2"),
+        ("scoring=negatives", "optimizer=adam", "optimizer.lr=0.01", "schedule.warmup=40", "averaging.start=0.3"),
     ],
-    ids=["all entities, one thread", "negatives, two threads", "Adam, warm-up, bounded rows"],
+    ids=["all entities, one thread", "negatives, two threads", "Adam, warm-up, averaged weights"],
 )
 def test_a_killed_run_ends_with_the_same_bits(make_command, overrides):
     overrides = (*OVERRIDES, *overrides)

@@ -43,9 +43,9 @@ def test_a_run_leaves_everything_that_is_promised(command):
     "overrides",
     [
         ("model=distmult", "scoring=negatives", "loss=logistic", "optimizer=rowwise_adagrad"),
-        ("scoring=negatives", "scoring.negatives=20", "regularizer=none", "storage=local", "train.dtype=float64"),
+        ("scoring=negatives", "scoring.negatives=20", "regularizer=none", "storage=local", "averaging.start=0.3"),
         ("model=transe", "model.norm=l1", "model.margin=6", "scoring=negatives", "loss=logistic"),
-        ("model=rotate", "model.reciprocal=true"),
+        ("model=rotate", "model.reciprocal=true", "auxiliary=relation_prediction"),
         ("evaluation=none", "schedule=constant", "model.reciprocal=false"),
         ("optimizer=adam", "optimizer.lr=0.01", "optimizer.clip=1", "model.max_norm=5", "schedule=cosine"),
         ("optimizer=sgd", "optimizer.lr=30", "schedule=step", "schedule.warmup=5", "model.init=xavier_uniform"),

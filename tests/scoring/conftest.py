@@ -39,6 +39,7 @@ class World:
             known=KnownTriples.build([train, valid], M),
             num_entities=N,
             num_relations=M,
+            relation_weights=None,
         )
         self.weights = torch.rand(B, generator=g, dtype=torch.float64) * 2
 

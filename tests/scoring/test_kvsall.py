@@ -15,7 +15,7 @@ from kgexp.train.step import Objective, train_step
 
 
 def batches(world, sides=(Side.TAIL, Side.HEAD), size=20, seed=0):
-    return QueryBatches(world.graph, sides, size, seed, torch.device("cpu"))
+    return QueryBatches(world.graph, sides, size, seed, torch.device("cpu"), torch.float64)
 
 
 def answers_of(world, side):
@@ -59,6 +59,8 @@ def test_a_batch_of_queries_depends_on_its_step_alone(world):
 @pytest.mark.parametrize("model", [ComplEx(8), ComplEx(8, reciprocal=False)], ids=["reciprocal", "plain"])
 def test_a_step_over_queries_is_the_gradient_of_a_plain_loop(world, loss, model, block):
     objective = Objective(model, KvsAll(block=block), LOSSES[loss], N3(0.05), world.m, seed=3)
+    weights = torch.linspace(0, 2, world.m, dtype=torch.float64) if block else torch.ones(world.m)
+    world.graph.relation_weights = weights.numpy() if block else None
     batch = batches(world)(4)
     entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0))
     value = train_step(objective, entity, relation, batch)
@@ -70,10 +72,10 @@ def test_a_step_over_queries_is_the_gradient_of_a_plain_loop(world, loss, model,
             h, r, t = batch.triples[i].tolist()
             scores = world.scores(model, entities, relations, side, h, r, t, list(range(world.n)))
             answers = sorted(answers_of(world, side)[side, (t, h)[side], r])
-            total = total + plain_loss(objective.loss, scores, answers)
+            total = total + weights[r] * plain_loss(objective.loss, scores, answers)
             for row in (entities[h], entities[t], relations[world.relation_row(model, r, side)]):
                 re, im = row.chunk(2)
-                penalty = penalty + (re**2 + im**2).sqrt().pow(3).sum()
+                penalty = penalty + weights[r] * (re**2 + im**2).sqrt().pow(3).sum()
     ((total + 0.05 * penalty) / len(batch)).backward()
     torch.testing.assert_close(value, total.detach() / len(batch), rtol=1e-12, atol=0)
     for table, before in ((entity, entities), (relation, relations)):

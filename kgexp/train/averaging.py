@@ -1,0 +1,83 @@
+"""Stochastic weight averaging (Izmailov et al., UAI 2018): the model is the mean of the weights late in training."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kgexp.optim.averaged import AVERAGE
+from kgexp.sharding.table import Table
+from kgexp.train.plan import Cadence
+
+#: Rows that are exchanged at a time.
+_ROWS = 1 << 14
+
+
+@dataclass
+class Averaging:
+    """The equal average of the weights at some steps after `begin`, beside each row as its state `average`.
+
+    Training does not see it. Evaluations rank with it from the first of these steps on, and so does whoever reads a
+    checkpoint: `model_weight` says which tensor to take.
+
+    Attributes:
+        tables: those that are trained; they have the state `average` unless `begin` is None.
+        cadence: the steps whose weights are averaged.
+        begin: the last step whose weights are not; None averages nothing.
+        count: weights averaged so far.
+    """
+
+    tables: tuple[Table, ...]
+    cadence: Cadence
+    begin: int | None
+    count: int = 0
+
+    @property
+    def model_weight(self) -> str:
+        """The name of the state tensor that is the model now: `weight` or `average`."""
+        return AVERAGE if self.count else "weight"
+
+    def update(self, step: int, steps_per_epoch: int) -> None:
+        """Takes the weights after `step` steps into the average, if that is due."""
+        if self.begin is None:
+            return
+        if step <= self.begin:
+            self.count = 0  # of a finished run that was made longer: it begins anew, later
+        elif self.cadence.due(step, steps_per_epoch):
+            self.count += 1
+            for table in self.tables:
+                tensors = table.state_tensors()
+                tensors[AVERAGE].lerp_(tensors["weight"], 1 / self.count)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the tables' weights are the model's; weights and averages change places, without a copy of all.
+
+        However the context ends, what is trained is back in its place after it.
+        """
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How much is averaged, as JSON values; the average itself is in the tables."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back a `state_dict`."""
+        self.count = state["count"]
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        """Weights and averages change places, if there are averages yet."""
+        for table in self.tables if self.count else ():
+            tensors = table.state_tensors()
+            pairs = zip(tensors["weight"].split(_ROWS), tensors[AVERAGE].split(_ROWS), strict=True)
+            for weight, average in pairs:
+                held = weight.clone()
+                weight.copy_(average)
+                average.copy_(held)
