@@ -200,6 +200,8 @@ def test_mapped_files_do_not_serve_a_gpu(valid):
 
 def test_distances_have_a_norm_a_margin_and_a_dim(valid):
     valid["model"] |= {"_target_": "kgexp.models.rotate.RotatE", "dim": 3, "norm": "l1", "margin": 6}
+    assert "model.relation_dropout belongs to" in sentence(valid)  # angles are not dropped
+    del valid["model"]["relation_dropout"]
     assert "even for RotatE" in sentence(valid)
     valid["model"]["_target_"] = "kgexp.models.transe.TransE"
     assert check(valid)["model"]["margin"] == 6.0

@@ -101,6 +101,6 @@ def test_the_estimate_counts_dropout(parts):
         few = {"onevssample": ["scoring.samples=7"], "negatives": ["scoring.negatives=3", "scoring.chunk_size=10"]}
         base = [f"scoring={scoring}", *few.get(scoring, [])]
         plain = parts(*base).estimate(MemoryStorage()).parts["a step"]
-        for key, rows in (("model.entity_dropout", entities), ("model.relation_dropout", 2 * N)):
-            more = parts(*base, f"{key}=0.1").estimate(MemoryStorage()).parts["a step"] - plain
+        for dropout, rows in (("model.entity_dropout", entities), ("model.relation_dropout", 2 * N)):
+            more = parts(*base, f"{dropout}=0.1").estimate(MemoryStorage()).parts["a step"] - plain
             assert more >= rows * 8 * 4 * 3  # factors, what they make of the rows, and its gradient
