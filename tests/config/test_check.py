@@ -203,7 +203,7 @@ def test_distances_have_a_norm_a_margin_and_a_dim(valid):
     assert "model.relation_dropout belongs to" in sentence(valid)  # angles are not dropped
     del valid["model"]["relation_dropout"]
     assert "even for RotatE" in sentence(valid)
-    valid["model"]["_target_"] = "kgexp.models.transe.TransE"
+    valid["model"] |= {"_target_": "kgexp.models.transe.TransE", "relation_dropout": 0.1}
     assert check(valid)["model"]["margin"] == 6.0
     valid["model"]["norm"] = "l3"
     assert "model.norm is l3 but must be l1 or l2" in sentence(valid)
