@@ -31,6 +31,8 @@ class Purpose(IntEnum):
     EVALUATION_CANDIDATES = 8
     SIDES = 9
     LABELS = 10
+    ENTITY_DROPOUT = 11
+    RELATION_DROPOUT = 12
 
 
 def _mix(x: UInt64) -> UInt64:

@@ -28,7 +28,12 @@ class Model(ABC):
         init: distribution of the initial numbers, a name of `models.initial.DISTRIBUTIONS`.
         init_scale: standard deviation of `normal`, bound of `uniform`, gain of `xavier_normal` and `xavier_uniform`.
         max_norm: L2 norm that the updates of entity rows keep them within; None for any.
+        entity_dropout, relation_dropout: the probability with which training drops every number of a row that it
+            scores; see `kgexp.scoring.dropout`.
     """
+
+    #: Whether relation rows are angles, which turn and have no size: nothing penalises them or drops them.
+    relations_are_angles = False
 
     def __init__(
         self,
@@ -37,12 +42,16 @@ class Model(ABC):
         init: str = "normal",
         init_scale: float = 1e-3,
         max_norm: float | None = None,
+        entity_dropout: float = 0.0,
+        relation_dropout: float = 0.0,
     ) -> None:
         self.dim = dim
         self.reciprocal = reciprocal
         self.init = init
         self.init_scale = init_scale
         self.max_norm = max_norm
+        self.entity_dropout = entity_dropout
+        self.relation_dropout = relation_dropout
 
     @property
     @abstractmethod
@@ -121,8 +130,8 @@ class Model(ABC):
         return relations + num_relations if self.reciprocal and side is Side.HEAD else relations
 
     def squared_moduli(self, rows: Tensor) -> Tensor:
-        """The squared size of every component of entity or relation rows, which regularisers are made of:
-        float[b, d] to float[b, d], or to float[b, d / 2] where a component is a pair of reals."""
+        """The squared size of every component of entity rows, and of relation rows unless these are angles:
+        float[b, d] to float[b, d], or to float[b, d / 2] where a component is a pair of reals. N3 is made of it."""
         return rows * rows
 
     def initial_entities(self, stream: int, ids: Int64, num_rows: int) -> Float64:

@@ -17,7 +17,7 @@ class DistanceModel(Model):
     """score = margin - distance(query, candidate).
 
     Args:
-        dim, reciprocal, init, init_scale, max_norm: see `Model`.
+        dim, reciprocal, init, init_scale, max_norm, entity_dropout, relation_dropout: see `Model`.
         distance: between query and candidate.
         margin: the score of a triple that holds exactly. It moves all scores alike: the logistic loss needs it
             (γ of Sun et al. 2019), for the softmax and for rankings it does not matter.
@@ -32,8 +32,10 @@ class DistanceModel(Model):
         max_norm: float | None,
         distance: Distance,
         margin: float,
+        entity_dropout: float = 0.0,
+        relation_dropout: float = 0.0,
     ) -> None:
-        super().__init__(dim, reciprocal, init, init_scale, max_norm)
+        super().__init__(dim, reciprocal, init, init_scale, max_norm, entity_dropout, relation_dropout)
         self.distance = distance
         self.margin = margin
 

@@ -19,8 +19,8 @@ class RotatE(DistanceModel):
     """score = margin - ‖h ∘ r - t‖; `dim` reals are `dim / 2` complex components, so `dim` must be even.
 
     Args:
-        dim, reciprocal, init, init_scale, max_norm: see `Model`; the last three are for entities, angles begin
-            uniform in [-π, π).
+        dim, reciprocal, init, init_scale, max_norm, entity_dropout: see `Model`; all but the first two are for
+            entities, angles begin uniform in [-π, π).
         norm: `l1` is the sum of the components' moduli, as in the paper, `l2` the root of the sum of their squares.
         margin: see `DistanceModel`; γ of the paper.
     """
@@ -34,9 +34,12 @@ class RotatE(DistanceModel):
         max_norm: float | None = None,
         norm: str = "l1",
         margin: float = 0.0,
+        entity_dropout: float = 0.0,
     ) -> None:
         distance = {"l1": Moduli, "l2": Euclidean}[norm]()
-        super().__init__(dim, reciprocal, init, init_scale, max_norm, distance, margin)
+        super().__init__(dim, reciprocal, init, init_scale, max_norm, distance, margin, entity_dropout)
+
+    relations_are_angles = True
 
     @property
     def relation_dim(self) -> int:
@@ -54,9 +57,7 @@ class RotatE(DistanceModel):
         return _rotate(t, cos, -sin)
 
     def squared_moduli(self, rows: Tensor) -> Tensor:
-        """|x|² of every complex component, float[b, d / 2]; for the angles of a relation row this is one."""
-        if rows.shape[-1] == self.relation_dim:
-            return torch.ones_like(rows)
+        """|x|² of every complex component of entity rows: float[b, d] to float[b, d / 2]."""
         re, im = rows.chunk(2, dim=-1)
         return re * re + im * im
 

@@ -12,7 +12,7 @@ class TransE(DistanceModel):
     Without reciprocal relations it can hardly model a relation that is symmetric or one-to-many.
 
     Args:
-        dim, reciprocal, init, init_scale, max_norm: see `Model`.
+        dim, reciprocal, init, init_scale, max_norm, entity_dropout, relation_dropout: see `Model`.
         norm: `l1` or `l2`.
         margin: see `DistanceModel`.
     """
@@ -26,9 +26,13 @@ class TransE(DistanceModel):
         max_norm: float | None = None,
         norm: str = "l2",
         margin: float = 0.0,
+        entity_dropout: float = 0.0,
+        relation_dropout: float = 0.0,
     ) -> None:
         distance = {"l1": Manhattan, "l2": Euclidean}[norm]()
-        super().__init__(dim, reciprocal, init, init_scale, max_norm, distance, margin)
+        super().__init__(
+            dim, reciprocal, init, init_scale, max_norm, distance, margin, entity_dropout, relation_dropout
+        )
 
     @property
     def relation_dim(self) -> int:

@@ -1,12 +1,16 @@
 """The contract of row optimizers."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 #: Rows that one update takes at a time: its temporaries then stay in the cache.
 ROWS = 4096
+
+#: From rows float[u, d] to the gradient float[u, d] of a penalty on them.
+RowGradient = Callable[[Tensor], Tensor]
 
 
 class RowOptimizer(ABC):
@@ -17,12 +21,17 @@ class RowOptimizer(ABC):
         clip: a row's gradient is scaled down to at most this L2 norm first; None leaves it. Row by row, not over
             the whole step, so that it is the same whoever owns which rows.
         max_norm: a touched row is scaled back to at most this L2 norm after its update; None leaves it.
+
+    Attributes:
+        penalty: adds to the gradient of every touched row that of a penalty on it, as it is before the update and
+            before the gradient is clipped; None adds nothing. The owner of the rows sets it.
     """
 
     def __init__(self, lr: float, clip: float | None = None, max_norm: float | None = None) -> None:
         self.lr = lr
         self.clip = clip
         self.max_norm = max_norm
+        self.penalty: RowGradient | None = None
 
     @abstractmethod
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
@@ -58,7 +67,12 @@ class RowOptimizer(ABC):
         lr = self.lr * factor
         for start in range(0, len(grad), ROWS):
             piece = slice(start, start + ROWS)
-            gradient = grad[piece] if self.clip is None else _within(grad[piece], self.clip)
+            gradient = grad[piece]
+            if self.penalty is not None:
+                before = weight[piece] if index is None else weight.index_select(0, index[piece])
+                gradient = gradient + self.penalty(before)
+            if self.clip is not None:
+                gradient = _within(gradient, self.clip)
             if index is None:
                 rows = weight[piece]
                 self.step_all(rows, {k: v[piece] for k, v in state.items()}, gradient, lr)

@@ -92,6 +92,16 @@ class N3:
 
     _target_: str = "kgexp.scoring.regularizers.N3"
     weight: float = number(at_least=0)
+    relation_weight: float | None = number(at_least=0)
+    weighted: bool = MISSING
+
+
+@dataclass
+class Lp(N3):
+    """`kgexp.scoring.regularizers.Lp`."""
+
+    _target_: str = "kgexp.scoring.regularizers.Lp"
+    p: float = number(at_least=1)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from kgexp.models.base import Model
+from kgexp.scoring.batch import Drop
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.targets import Targets
 from kgexp.sharding.table import Block, Table
@@ -28,7 +29,9 @@ def entities_at_a_time(queries: int, itemsize: int) -> int:
     return max(1, _SCORE_BYTES // (queries * itemsize))
 
 
-def all_entities_loss(queries: Tensor, targets: Targets, model: Model, loss: Loss, entity: Table, block: int) -> Tensor:
+def all_entities_loss(
+    queries: Tensor, targets: Targets, model: Model, loss: Loss, entity: Table, drop: Drop, block: int
+) -> Tensor:
     """The losses float[q] of queries float[q, d] against all entities.
 
     Args:
@@ -37,29 +40,32 @@ def all_entities_loss(queries: Tensor, targets: Targets, model: Model, loss: Los
         model: gives the scores.
         loss: what is made of them.
         entity: the table; `update` must follow the backward pass, for the rows' gradient waits in its buffer.
+        drop: see `Rows.drop`.
         block: entities scored at a time.
     """
-    losses: Tensor = _AllEntities.apply(queries, targets, _Scorer(model, loss, entity, block))  # type: ignore[no-untyped-call]
+    losses: Tensor = _AllEntities.apply(queries, targets, _Scorer(model, loss, entity, drop, block))  # type: ignore[no-untyped-call]
     return losses
 
 
 class _Scorer:
     """The scores of one call, block by block."""
 
-    def __init__(self, model: Model, loss: Loss, entity: Table, block: int) -> None:
-        self.model, self.loss, self.entity, self.block = model, loss, entity, block
+    def __init__(self, model: Model, loss: Loss, entity: Table, drop: Drop, block: int) -> None:
+        self.model, self.loss, self.entity, self.drop, self.block = model, loss, entity, drop, block
         self.keep = entity.num_rows <= block
 
     def blocks(self, queries: Tensor) -> Iterator[tuple[Block, Tensor, Tensor]]:
         """Every block with its rows as a leaf, and the scores float[q, k] as a function of queries and rows."""
         for block in self.entity.local_blocks(self.block, grad=True):
             rows = block.rows.detach().requires_grad_(torch.is_grad_enabled())
-            yield block, rows, self.model.score(queries, rows)
+            ids = torch.arange(block.start, block.stop, device=rows.device)
+            yield block, rows, self.model.score(queries, self.drop(ids, rows))
 
     @torch.no_grad()
     def own(self, queries: Tensor, targets: Targets) -> Tensor:
         """The scores of the answers float[p], before any block."""
-        return self.model.score_pairs(queries[targets.query], self.entity.read(targets.entity))
+        rows = self.drop(targets.entity, self.entity.read(targets.entity))
+        return self.model.score_pairs(queries[targets.query], rows)
 
 
 class _AllEntities(Function):

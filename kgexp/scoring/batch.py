@@ -1,6 +1,6 @@
 """A batch of triples, and the rows that it needs, gathered once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +50,10 @@ class Candidates:
     mask: Tensor | None = None
 
 
+#: See `Rows.drop`.
+Drop = Callable[[Tensor, Tensor], Tensor]
+
+
 @dataclass(frozen=True)
 class Rows:
     """The rows of one batch, by the places they take: autograd leads from here to the gathered leaves.
@@ -61,6 +65,8 @@ class Rows:
             techniques that score against all entities.
         masks: of each side that has one, the mask of its candidates: see `Candidates`.
         every_relation: all rows float[k, e] of the relation table where they are candidates; None otherwise.
+        drop: from ids int64[…] and their entity rows float[…, d] to the rows after dropout, for a technique that takes
+            rows from the table itself; it leaves them as they are unless there is dropout.
     """
 
     entities: Mapping[Side, Tensor]
@@ -68,6 +74,7 @@ class Rows:
     candidates: Mapping[Side, Tensor]
     masks: Mapping[Side, Tensor]
     every_relation: Tensor | None = None
+    drop: Drop = lambda ids, rows: rows
 
 
 def weighted_mean(values: Mapping[Side, Tensor], batch: Batch) -> Tensor:

@@ -44,9 +44,13 @@ class KvsAll(ScoringTechnique):
             queries.append(model.query(side, batch.of(side, rows.entities[other]), rows.relations[side]))
         joined = torch.cat(queries)  # in the order of the batch: its tail queries come first
         block = self.block or entities_at_a_time(len(joined), joined.element_size())
-        losses = all_entities_loss(joined, batch.targets, model, loss, entity, block)
+        losses = all_entities_loss(joined, batch.targets, model, loss, entity, rows.drop, block)
         parts = losses.split([len(part) for part in queries])
         return weighted_mean(dict(zip(self.sides, parts, strict=True)), batch)
+
+    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+        """See `ScoringTechnique.placed_entities`."""
+        return 2 * batch_size + min(num_entities, self.block or entities_at_a_time(batch_size, itemsize=4))
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`; as `OneVsAll` with one query an element of the batch. The answers'

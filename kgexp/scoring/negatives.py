@@ -97,6 +97,11 @@ class NegativeSampling(ScoringTechnique):
         """See `ScoringTechnique.loss`."""
         return weighted_mean({side: self._side(model, loss, side, batch, rows) for side in self.sides}, batch)
 
+    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+        """See `ScoringTechnique.placed_entities`."""
+        chunks = -(-batch_size // self.chunk_size)
+        return 2 * batch_size + len(self.sides) * chunks * self.negatives
+
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`."""
         chunks = -(-batch_size // self.chunk_size)

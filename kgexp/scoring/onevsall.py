@@ -42,8 +42,12 @@ class OneVsAll(ScoringTechnique):
         # One product for both sides: the larger, the faster.
         joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)
         block = self._block(len(joined), joined.element_size())
-        losses = all_entities_loss(joined, targets, model, loss, entity, block)
+        losses = all_entities_loss(joined, targets, model, loss, entity, rows.drop, block)
         return weighted_mean(dict(zip(self.sides, losses.chunk(len(self.sides)), strict=True)), batch)
+
+    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+        """See `ScoringTechnique.placed_entities`."""
+        return 2 * batch_size + min(num_entities, self._block(len(self.sides) * batch_size, itemsize=4))
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`: the gradient of all rows and of a block, and the block's scores with

@@ -22,6 +22,10 @@ class OneVsSample(NegativeSampling):
     def __init__(self, samples: int = 1000, sides: str = "both", mask: str = "equal") -> None:
         super().__init__(samples, chunk_size=sys.maxsize, sides=sides, mask=mask)
 
+    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+        """See `ScoringTechnique.placed_entities`."""
+        return 2 * batch_size + len(self.sides) * min(self.negatives, num_entities)
+
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`."""
         k = min(self.negatives, num_entities)

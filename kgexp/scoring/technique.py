@@ -49,6 +49,10 @@ class ScoringTechnique(ABC):
         """
 
     @abstractmethod
+    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+        """The most entity rows that a step scores at once, counted in every place they take: what dropout copies."""
+
+    @abstractmethod
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """The most numbers that a step holds at once, gathered rows, scores and gradients together: an estimate
-        from above, for the memory bound that is printed before a run."""
+        from above, dropout aside, for the memory bound that is printed before a run."""

@@ -31,6 +31,9 @@ from kgexp.train.trainer import Trainer
 #: Losses that may wait on a GPU before they are looked at, so that steps need not wait for it.
 _PENDING_LOSSES = 64
 
+#: Bytes of hashes, of what makes them and of masks for every number that dropout decides about.
+_HASH_BYTES = 7
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -81,7 +84,7 @@ class Parts:
             "entity table": self._table_bytes(n, model.dim),
             "relation table": self._table_bytes(self._relation_rows, model.relation_dim),
         }
-        rest = {"a step": work, "ranking": ranking if evaluation["splits"] else 0}
+        rest = {"a step": work + self._dropout_bytes(batch_size), "ranking": ranking if evaluation["splits"] else 0}
         return Estimate((tables if storage.in_memory else {}) | rest)
 
     def tables(self, storage: Storage) -> tuple[Table, Table]:
@@ -193,12 +196,14 @@ class Parts:
         shared = dict(self.config["optimizer"])
         lr = shared.pop("relation_lr", None)  # another package's optimizer need not have the key, nor `max_norm`
         make = partial(build, plugins=self.config["plugins"])
-        norm = self.objective.model.max_norm
-        of_entities: RowOptimizer = make(shared | ({} if norm is None else {"max_norm": norm}))
+        model, regularizer = self.objective.model, self.objective.regularizer
+        of_entities: RowOptimizer = make(shared | ({} if model.max_norm is None else {"max_norm": model.max_norm}))
         of_relations: RowOptimizer = make(shared | ({} if lr is None else {"lr": lr}))
-        if self.config["averaging"]["start"] is None:
-            return of_entities, of_relations
-        return Averaged(of_entities), Averaged(of_relations)
+        if self.config["averaging"]["start"] is not None:
+            of_entities, of_relations = Averaged(of_entities), Averaged(of_relations)
+        if regularizer is not None:
+            of_entities.penalty, of_relations.penalty = regularizer.row_gradients(model)
+        return of_entities, of_relations
 
     def _averaging(self, tables: tuple[Table, ...], total: int, steps_per_epoch: int) -> Averaging:
         """Of a run of `total` steps. Raises ConfigError where it would never begin."""
@@ -213,6 +218,16 @@ class Parts:
                 f"{steps_per_epoch} steps: lower it, or set averaging.every_steps."
             )
         return Averaging(tables, cadence, begin)
+
+    def _dropout_bytes(self, batch_size: int) -> int:
+        """Bytes that dropout adds to a step: hashes and masks, the factors, the rows and their gradient."""
+        model, scoring = self.objective.model, self.objective.scoring
+        numbers = 0
+        if model.entity_dropout:
+            numbers += scoring.placed_entities(batch_size, self.graph.num_entities) * model.dim
+        if model.relation_dropout:
+            numbers += len(scoring.sides) * batch_size * model.relation_dim
+        return numbers * (3 * self.dtype.itemsize + _HASH_BYTES)
 
     def _table_bytes(self, rows: int, dim: int) -> int:
         """Bytes of a table with its optimizer state."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.scoring.batch import Batch, Candidates, Rows
+from kgexp.scoring.dropout import Dropout
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.regularizers import Regularizer
 from kgexp.scoring.relation_prediction import RelationPrediction
@@ -50,9 +51,10 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
     entity_rows = entity.gather(entities.ids)
     relation_rows = relation.gather(relations.ids)
     rows = _distribute(objective, drawn, entities.split(entity_rows), relations.split(relation_rows))
-    loss = objective.scoring.loss(objective.model, objective.loss, batch, rows, entity)
+    dropped = Dropout(objective.model, objective.seed, batch.step).drop(batch, drawn, rows)
+    loss = objective.scoring.loss(objective.model, objective.loss, batch, dropped, entity)
     if objective.auxiliary is not None:
-        loss = loss + objective.auxiliary.loss(objective.model, batch, rows, objective.num_relations)
+        loss = loss + objective.auxiliary.loss(objective.model, batch, dropped, objective.num_relations)
     total = loss
     if objective.regularizer is not None:
         total = loss + objective.regularizer.penalty(objective.model, batch, rows)

@@ -18,6 +18,7 @@ BAD = [
     ("model.init_scale", float("nan"), "finite"),
     ("model.max_norm", 0, "above 0"),
     ("model.max_norm", "none", "a number or null"),
+    ("model.entity_dropout", 1.0, "below 1"),
     ("model.reciprocal", "maybe", "true or false"),
     ("model._target_", "kgexp.models.complex.Complx", "did you mean kgexp.models.complex.ComplEx?"),
     ("model._target_", "my_package.Mine", "plugins=[my_package]"),
@@ -33,6 +34,7 @@ BAD = [
     ("loss.label_smoothing", -0.1, "at least 0"),
     ("loss.margin", 1.0, "loss=margin_ranking"),
     ("regularizer.weight", -0.1, "at least 0"),
+    ("regularizer.p", 3.0, "regularizer=lp"),
     ("optimizer.lr", 0.0, "above 0"),
     ("optimizer.lr", float("inf"), "finite"),
     ("optimizer.lr", "fast", "a number"),
@@ -201,8 +203,10 @@ def test_mapped_files_do_not_serve_a_gpu(valid):
 
 def test_distances_have_a_norm_a_margin_and_a_dim(valid):
     valid["model"] |= {"_target_": "kgexp.models.rotate.RotatE", "dim": 3, "norm": "l1", "margin": 6}
+    assert "model.relation_dropout belongs to" in sentence(valid)  # angles are not dropped
+    del valid["model"]["relation_dropout"]
     assert "even for RotatE" in sentence(valid)
-    valid["model"]["_target_"] = "kgexp.models.transe.TransE"
+    valid["model"] |= {"_target_": "kgexp.models.transe.TransE", "relation_dropout": 0.1}
     assert check(valid)["model"]["margin"] == 6.0
     valid["model"]["norm"] = "l3"
     assert "model.norm is l3 but must be l1 or l2" in sentence(valid)

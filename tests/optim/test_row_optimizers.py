@@ -203,3 +203,17 @@ def test_no_rows_are_legal(optimizer):
     optimizer.step(weight, state, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 6, dtype=torch.float64))
     optimizer.step(weight[:0], {k: v[:0] for k, v in state.items()}, None, torch.zeros(0, 6, dtype=torch.float64))
     assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize("all_rows", [True, False])
+def test_a_penalty_joins_the_gradient_before_it_is_clipped(all_rows):
+    penalized, plain = SGD(lr=0.1, clip=0.9), SGD(lr=0.1, clip=0.9)
+    penalized.penalty = lambda rows: 0.3 * rows
+    one, two = start(penalized, n=5000), start(plain, n=5000)  # more rows than are taken at a time
+    order = torch.randperm(5000, generator=torch.Generator().manual_seed(2))
+    grad = torch.randn(5000, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rows = one[0].clone() if all_rows else one[0][order[:4500]]
+    index, grad = (None, grad) if all_rows else (order[:4500], grad[:4500])
+    penalized.step(*one, index, grad)
+    plain.step(*two, index, grad + 0.3 * rows)
+    assert torch.equal(one[0], two[0])

@@ -56,13 +56,12 @@ class World:
     def relation_row(self, model, r, side):
         return r + M if model.reciprocal and side is Side.HEAD else r
 
-    def scores(self, model, entities, relations, side, h, r, t, candidates):
-        """The scores of the triples that the candidates complete."""
-        row = relations[self.relation_row(model, r, side)].expand(len(candidates), -1)
-        given = entities[h if side is Side.TAIL else t].expand(len(candidates), -1)
+    def scores(self, model, side, given, relation, candidates):
+        """The scores float[k] of the triples that the candidates float[k, d] complete."""
+        given, relation = given.expand(len(candidates), -1), relation.expand(len(candidates), -1)
         if side is Side.TAIL or model.reciprocal:
-            return model.score_triples(given, row, entities[candidates])
-        return model.score_triples(entities[candidates], row, given)
+            return model.score_triples(given, relation, candidates)
+        return model.score_triples(candidates, relation, given)
 
 
 @pytest.fixture

@@ -53,6 +53,15 @@ def test_max_norm_is_for_entities_alone(parts):
     assert moved(free).norm() > 20
 
 
+@pytest.mark.parametrize(("weighted", "weights"), [("false", (0.5, 0.25)), ("true", (0, 0))])
+def test_a_penalty_on_rows_is_for_the_optimizers_of_both_tables(parts, weighted, weights):
+    lp = ("regularizer=lp", "regularizer.p=1", "regularizer.weight=0.5", "regularizer.relation_weight=0.25")
+    made = parts("optimizer=sgd", "optimizer.lr=2", *lp, f"regularizer.weighted={weighted}")
+    for table, weight in zip(made.tables(MemoryStorage()), weights, strict=True):
+        signs = table.read(torch.tensor([0]))[0].sign()
+        torch.testing.assert_close(moved(table), 2 + 2 * weight * signs, rtol=1e-5, atol=0)
+
+
 def test_clip_is_for_both_tables(parts):
     for table in parts("optimizer=sgd", "optimizer.lr=1", "optimizer.clip=0.25").tables(MemoryStorage()):
         assert moved(table).norm().item() == pytest.approx(0.25, rel=1e-5)
@@ -85,3 +94,13 @@ def test_the_estimate_counts_the_state(parts, optimizer, numbers):
     estimate = parts(f"optimizer={optimizer}").estimate(MemoryStorage())
     assert estimate.parts["entity table"] == N * numbers * 4
     assert estimate.parts["relation table"] == 2 * M * numbers * 4
+
+
+def test_the_estimate_counts_dropout(parts):
+    for scoring, entities in (("onevsall", 2 * N + N), ("onevssample", 2 * N + 2 * 7), ("negatives", 2 * N + 2 * 9)):
+        few = {"onevssample": ["scoring.samples=7"], "negatives": ["scoring.negatives=3", "scoring.chunk_size=10"]}
+        base = [f"scoring={scoring}", *few.get(scoring, [])]
+        plain = parts(*base).estimate(MemoryStorage()).parts["a step"]
+        for dropout, rows in (("model.entity_dropout", entities), ("model.relation_dropout", 2 * N)):
+            more = parts(*base, f"{dropout}=0.1").estimate(MemoryStorage()).parts["a step"] - plain
+            assert more >= rows * 8 * 4 * 3  # factors, what they make of the rows, and its gradient

@@ -1,0 +1,100 @@
+"""Dropout of the rows that a step scores: inverted, number by number, from a hash instead of a generator.
+
+A number is kept with probability 1 - p and then multiplied by 1 / (1 - p) (Srivastava et al., JMLR 2014, inverted).
+Which ones are kept is a hash of the seed, the step and:
+
+* for what a triple brings (its head, its tail, a relation row for every side), the side and the triple's position in
+  the batch: an entity or relation that occurs in many triples is dropped afresh in each;
+* for what many queries are scored against (sampled candidates, the blocks of an all-entity technique, an answer that
+  is taken from a block), the entity's id: one mask a step, so an entity is the same one in every block and chunk.
+
+So neither the blocks' size nor threads nor who owns which rows change a step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kgexp.data.sides import Side
+from kgexp.models.base import Model
+from kgexp.randomness import Purpose, key
+from kgexp.scoring.batch import Batch, Candidates, Rows
+
+# One hash decides about four numbers, by 16 bits each.
+_LANES, _LANE = 4, 1 << 16
+
+
+class Dropout:
+    """The dropout of one step.
+
+    Args:
+        model: has the probabilities.
+        seed: of the run.
+        step: number of the step.
+    """
+
+    def __init__(self, model: Model, seed: int, step: int) -> None:
+        self._model, self._seed, self._step = model, seed, step
+
+    def drop(self, batch: Batch, drawn: Mapping[Side, Candidates], rows: Rows) -> Rows:
+        """The rows of the batch with numbers dropped; `drawn` are the candidates whose rows they hold."""
+        place = torch.arange(len(batch), device=batch.triples.device)
+        entities = {side: self._entities(part, place, side) for side, part in rows.entities.items()}
+        relations = {side: self._relations(part, batch.of(side, place), side) for side, part in rows.relations.items()}
+        candidates = {side: self.by_id(drawn[side].ids, part) for side, part in rows.candidates.items()}
+        return replace(rows, entities=entities, relations=relations, candidates=candidates, drop=self.by_id)
+
+    def by_id(self, ids: Tensor, rows: Tensor) -> Tensor:
+        """Entity rows float[…, d] that many queries are scored against, with their ids int64[…]."""
+        return dropped(rows, ids, self._model.entity_dropout, key(self._seed, Purpose.ENTITY_DROPOUT, self._step))
+
+    def _entities(self, rows: Tensor, place: Tensor, side: Side) -> Tensor:
+        stream = key(self._seed, Purpose.ENTITY_DROPOUT, self._step, side)
+        return dropped(rows, place, self._model.entity_dropout, stream)
+
+    def _relations(self, rows: Tensor, place: Tensor, side: Side) -> Tensor:
+        stream = key(self._seed, Purpose.RELATION_DROPOUT, self._step, side)
+        return dropped(rows, place, self._model.relation_dropout, stream)
+
+
+def dropped(rows: Tensor, counters: Tensor, p: float, stream: int) -> Tensor:
+    """Rows float[…, d] with each number dropped with probability p, as the stream has it for counters int64[…].
+
+    The probability is rounded to a multiple of 2⁻¹⁶, below one; the kept numbers are scaled by what it is then.
+    """
+    least = min(round(p * _LANE), _LANE - 1)
+    if not least:
+        return rows
+    lanes = _lanes(stream, counters, rows.shape[-1])
+    keep = lanes >= least - _LANE // 2  # the lanes are signed
+    return rows * keep.to(rows.dtype).mul_(_LANE / (_LANE - least))
+
+
+def _lanes(stream: int, counters: Tensor, d: int) -> Tensor:
+    """Random numbers int16[…, d] for each counter int64[…]."""
+    hashes = -(-d // _LANES)
+    x = counters.unsqueeze(-1) * hashes + torch.arange(hashes, device=counters.device)
+    return _bits(stream, x).view(torch.int16)[..., :d]
+
+
+def _bits(stream: int, counters: Tensor) -> Tensor:
+    """The bits of `kgexp.randomness.bits` as int64, made where the counters are: on a GPU nothing waits for the CPU.
+    It overwrites the counters."""
+    return _mix(_mix(counters.mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(stream))))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finaliser of SplitMix64, in place; the masks undo that a shift to the right copies the sign."""
+    x ^= (x >> 30).bitwise_and_((1 << 34) - 1)
+    x *= _signed(0xBF58476D1CE4E5B9)
+    x ^= (x >> 27).bitwise_and_((1 << 37) - 1)
+    x *= _signed(0x94D049BB133111EB)
+    x ^= (x >> 31).bitwise_and_((1 << 33) - 1)
+    return x
+
+
+def _signed(x: int) -> int:
+    """The 64-bit integer with the same bits."""
+    return x - (1 << 64) if x >> 63 else x
