@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from kgexp.config import config_dir
 
-# Before torch is imported, and for the processes of the tests: tests share the cores, and set threads where they matter.
+# Before torch is imported, here and in all that tests start: they share the cores, and set threads where these matter.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 #: Test processes at most: each holds torch, and waits for the longest test in the end.
