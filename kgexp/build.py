@@ -30,17 +30,12 @@ def build(node: Mapping[str, Any] | None, *, plugins: Sequence[str] = (), **extr
         return None
     path = str(node["_target_"])
     target = _locate(path, (*ALLOWED, *plugins))
-    arguments = {key: value for key, value in node.items() if not key.startswith("_")} | extra
+    arguments = {key: value for key, value in node.items() if key != "_target_"} | extra
     try:
         inspect.signature(target).bind(**arguments)
     except TypeError as error:
         raise ConfigError(f"{path} cannot be built from its configuration: {error}; see its signature.") from error
-    try:
-        return hydra.utils.instantiate(dict(node), _recursive_=False, **extra)
-    except hydra.errors.InstantiationException as error:
-        if error.__cause__ is None:
-            raise
-        raise error.__cause__ from None
+    return target(**arguments)
 
 
 def _locate(path: str, allowed: Sequence[str]) -> Any:

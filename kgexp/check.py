@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -45,10 +46,27 @@ def check(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     for name, schema in SECTIONS.items():
         config[name] = _section(name, plain[name], schema)
     for group in SCHEMAS:
-        config[group] = _choice(group, plain[group], config["plugins"])
+        config[group] = check_choice(group, plain[group], config["plugins"])
     for rule in RULES:
         rule(config)
     return config
+
+
+def check_choice(group: str, node: Any, plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """What `check` does to a group's choice: ours by its schema, another package's with whatever keys it has."""
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"{group} is {node!r} but must be a choice of its group: {', '.join(SCHEMAS[group])}.")
+    schema = schema_of(group, node.get("_target_"))
+    if schema is not None:
+        return _section(group, node, schema)
+    target = str(node.get("_target_"))
+    ours = [t for s in SCHEMAS[group].values() if (t := getattr(s, "_target_", None))]
+    if not target.startswith(tuple(f"{plugin}." for plugin in plugins)):
+        if target.startswith("kgexp.") or "." not in target:
+            raise ConfigError(f"{group}._target_ is {target}, which kgexp does not have{meant(target, ours)}")
+        package = target.partition(".")[0]
+        raise ConfigError(f"{group}._target_ is {target}, of a package that is not allowed: add plugins=[{package}].")
+    return dict(node)
 
 
 def resolved(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
@@ -130,25 +148,16 @@ def _section(prefix: str, node: Any, schema: type, skip: Sequence[str] = ()) -> 
     for name in names:
         if name not in node:
             raise ConfigError(f"{dotted}{name} is missing: it was deleted, or a file of its group lacks it; set it.")
-    typed = OmegaConf.structured(schema)
+    typed = _typed(schema)
     return {f.name: _value(dotted + f.name, node[f.name], typed, f) for f in fields(schema) if f.name not in skip}
 
 
-def _choice(group: str, node: Any, plugins: Sequence[str]) -> dict[str, Any]:
-    """A group's choice: ours by its schema, another package's with whatever keys it has."""
-    if not isinstance(node, Mapping):
-        raise ConfigError(f"{group} is {node!r} but must be a choice of its group: {', '.join(SCHEMAS[group])}.")
-    schema = schema_of(group, node.get("_target_"))
-    if schema is not None:
-        return _section(group, node, schema)
-    target = str(node.get("_target_"))
-    ours = [t for s in SCHEMAS[group].values() if (t := getattr(s, "_target_", None))]
-    if not target.startswith(tuple(f"{plugin}." for plugin in plugins)):
-        if target.startswith("kgexp.") or "." not in target:
-            raise ConfigError(f"{group}._target_ is {target}, which kgexp does not have{meant(target, ours)}")
-        package = target.partition(".")[0]
-        raise ConfigError(f"{group}._target_ is {target}, of a package that is not allowed: add plugins=[{package}].")
-    return dict(node)
+@cache
+def _typed(schema: type) -> DictConfig:
+    """A node that converts values to the schema's types, one at a time: what it holds is of no interest. It is kept,
+    because to make one takes longer than all else here."""
+    typed: DictConfig = OmegaConf.structured(schema)
+    return typed
 
 
 def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:

@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -6,6 +7,27 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from kgexp.config import config_dir
+
+# Before torch is imported, here and in all that tests start: they share the cores, and set threads where these matter.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+#: Test processes at most: each holds torch, and waits for the longest test in the end.
+_PROCESSES = 8
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Where all tests run, a process for each core, unless `-n` says otherwise or pytest-xdist is not there.
+
+    Whoever names files gets them in one process, which is there sooner.
+    """
+    everything = config.args_source is config.ArgsSource.TESTPATHS
+    if not everything or hasattr(config, "workerinput") or config.getoption("numprocesses", 0) is not None:
+        return
+    config.option.numprocesses = "auto"
+    config.option.maxprocesses = config.option.maxprocesses or _PROCESSES
+    if config.option.dist == "no":
+        config.option.dist = "worksteal"  # who has run out of tests takes them from the others
 
 
 @pytest.fixture(scope="session")

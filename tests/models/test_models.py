@@ -18,6 +18,7 @@ from kgexp.models.distmult import DistMult
 from kgexp.models.initial import DISTRIBUTIONS, initial_rows
 from kgexp.models.rotate import RotatE
 from kgexp.models.transe import TransE
+from kgexp.schemas import SCHEMAS
 
 DISTANCES = {
     "transe_l1": partial(TransE, norm="l1", margin=3.0),
@@ -52,23 +53,57 @@ def test_complex_agrees_with_complex_arithmetic():
     torch.testing.assert_close(ComplEx(14).score_triples(h, r, t), expected)
 
 
+def test_no_model_of_the_configuration_is_left_out():
+    tested = {getattr(model, "func", model) for model in MODELS.values()}
+    assert {f"{model.__module__}.{model.__name__}" for model in tested} == {
+        schema._target_ for schema in SCHEMAS["model"].values()
+    }
+
+
+def scores_of_answers(model, side, given, relation, answers, entities, ids):
+    """The scores float[4] of four queries' answers, in every form: `answers` are the rows `ids` of `entities`."""
+    queries = model.query(side, given, relation)
+    everyone = (
+        model.score_tails(given, relation, entities)
+        if side is Side.TAIL
+        else model.score_heads(entities, relation, given)
+    )
+    forms = {"pairs": model.score_pairs(queries, answers), "of all": everyone[range(4), ids]}
+    if side is Side.TAIL or model.reciprocal:  # the head query of r is a tail query of its inverse
+        forms["triples"] = model.score_triples(given, relation, answers)
+    else:
+        forms["triples"] = model.score_triples(answers, relation, given)
+    with torch.enable_grad():  # as in training
+        queries = queries.detach().requires_grad_()
+        chunks = model.score(queries.unflatten(0, (2, 2)), answers.unflatten(0, (2, 2)))
+        forms["chunks"] = chunks.diagonal(dim1=1, dim2=2).flatten().detach()
+        forms["own"] = model.score(queries[:, None], answers[:, None])[:, 0, 0].detach()
+    return forms
+
+
 @every_model
 @pytest.mark.parametrize("reciprocal", [True, False])
-def test_all_forms_of_a_score_agree(model, reciprocal):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_all_forms_of_a_score_agree(model, reciprocal, dtype):
+    """Of two entities, of one with itself, and of two that have the same row."""
     model = model(6, reciprocal=reciprocal)
-    entities, relations = rows(11, 6, seed=1), rows(10, model.relation_dim, seed=2)
-    triples = torch.tensor([[0, 1, 2], [3, 3, 3], [10, 0, 9]])
-    h, r, t = triples.T
-    tails = model.score_tails(entities[h], relations[r], entities)
-    torch.testing.assert_close(tails[range(3), t], model.score_triples(entities[h], relations[r], entities[t]))
-    inverse = relations[model.relation_rows(r, Side.HEAD, 5)]
-    heads = model.score_heads(entities, inverse, entities[t])
-    alone = model.score_pairs(model.query(Side.HEAD, entities[t], inverse), entities[h])
-    torch.testing.assert_close(heads[range(3), h], alone)
-    if reciprocal:  # a relation of its own: a tail query of the inverse relation
-        torch.testing.assert_close(heads, model.score_tails(entities[t], relations[r + 5], entities))
-    else:  # one function of the triple, whichever side is asked for
-        torch.testing.assert_close(heads[range(3), h], tails[range(3), t])
+    entities, relations = rows(11, 6, seed=1, dtype=dtype), rows(10, model.relation_dim, seed=2, dtype=dtype)
+    entities[10] = entities[4]
+    triples = torch.tensor([[0, 1, 2], [3, 3, 3], [10, 0, 4], [9, 2, 10]])
+    found = {}
+    for side in Side:
+        given, ids = entities[triples[:, side.given]], triples[:, side.column]
+        relation = relations[model.relation_rows(triples[:, 1], side, 5)]
+        exact_queries = model.query(side, given.double(), relation.double())
+        exact = found[side] = model.rescore_pairs(exact_queries, entities[ids].double())
+        twins = [model.rescore_pairs(exact_queries, entities[e].double().expand(4, 6)) for e in (4, 10)]
+        assert torch.equal(*twins)
+        error = model.score_error(model.query(side, given, relation), entities)[:, 0].double()
+        for form, scores in scores_of_answers(model, side, given, relation, entities[ids], entities, ids).items():
+            bound = 1e-12 if dtype is torch.float64 else error
+            assert ((scores.double() - exact).abs() <= bound).all(), (side, form)
+    if not reciprocal:  # one function of the triple, whichever side is asked for
+        torch.testing.assert_close(found[Side.HEAD], found[Side.TAIL], rtol=0, atol=1e-12)
 
 
 @every_model

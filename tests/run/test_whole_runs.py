@@ -42,13 +42,18 @@ def test_a_run_leaves_everything_that_is_promised(command):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("model=distmult", "scoring=negatives", "loss=logistic", "optimizer=rowwise_adagrad"),
-        ("scoring=negatives", "scoring.negatives=20", "regularizer=none", "storage=local", "averaging.start=0.3"),
-        ("model=transe", "model.norm=l1", "model.margin=6", "scoring=negatives", "loss=logistic"),
-        ("model=rotate", "model.reciprocal=true", "auxiliary=relation_prediction"),
-        ("evaluation=none", "schedule=constant", "model.reciprocal=false"),
-        ("optimizer=adam", "optimizer.lr=0.01", "optimizer.clip=1", "model.max_norm=5", "schedule=cosine"),
-        ("optimizer=sgd", "optimizer.lr=30", "schedule=step", "schedule.warmup=5", "model.init=xavier_uniform"),
+        (
+            *("model=rotate", "model.reciprocal=true", "model.margin=6", "scoring=negatives", "loss=logistic"),
+            "auxiliary=relation_prediction",
+        ),
+        (
+            *("scoring=negatives", "scoring.negatives=20", "regularizer=none", "storage=local", "averaging.start=0.3"),
+            *("optimizer=adam", "optimizer.lr=0.01", "optimizer.clip=1", "model.max_norm=5", "schedule=cosine"),
+        ),
+        (
+            *("evaluation=none", "model.reciprocal=false", "train.dtype=float64", "model.init=xavier_uniform"),
+            *("optimizer=sgd", "optimizer.lr=30", "schedule=step", "schedule.warmup=5"),
+        ),
         ("evaluation=sampled", "evaluation.candidates=20", "schedule=plateau", "early_stopping.patience=3"),
     ],
 )
@@ -94,6 +99,8 @@ def test_a_stop_signal_saves_and_the_run_goes_on_where_it_was(command, signum):
     stopped = command.result
     assert stopped["status"] == "stopped" and stopped["step"] >= 5
     assert [path.name for path in command.checkpoints()] == [f"step_{stopped['step']:010d}"]
+    if signum != signal.SIGTERM:  # what is saved does not know why
+        return
     steps = stopped["step"] + 3
     done = command.run(
         "train.epochs=5000", f"train.steps={steps}", "checkpoint.every_epochs=0", "resume=auto", "evaluation=none"
