@@ -77,7 +77,7 @@ class Manhattan(Distance):
     ) -> tuple[Tensor, Tensor]:
         """See `Distance.gradients`: the signs of the differences."""
         signs = _differences(queries, candidates).sign_().mul_(upstream.unsqueeze(-1))
-        return signs.sum(dim=-2), -signs.sum(dim=-3)
+        return signs.sum(dim=-2), signs.sum(dim=-3).neg_()
 
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: γ of one rounding a difference and d - 1 of the sum (Higham, section 3.1)."""
@@ -101,19 +101,18 @@ class Moduli(Distance):
 
     def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Distance.between`."""
-        return self._moduli(*self._parts(queries, candidates)).sum(dim=-1)
+        return self._moduli(_differences(queries, candidates)).sum(dim=-1)
 
     def gradients(
         self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """See `Distance.gradients`: the differences z / |z|."""
-        re, im = self._parts(queries, candidates)
-        moduli = self._moduli(re.clone(), im)
-        weight = moduli.masked_fill_(moduli == 0, torch.inf).reciprocal_().mul_(upstream.unsqueeze(-1))
-        re.mul_(weight)
-        im.mul_(weight)
-        by_query = torch.cat([re.sum(dim=-2), im.sum(dim=-2)], dim=-1)
-        return by_query, torch.cat([re.sum(dim=-3), im.sum(dim=-3)], dim=-1).neg_()
+        """See `Distance.gradients`: z / |z| for every difference z. The smallest normal number goes to |z|², which is
+        lost beside all others but makes 0 / 0 zero."""
+        z = _differences(queries, candidates)
+        moduli = self._moduli(z, torch.finfo(z.dtype).tiny)
+        weight = torch.div(upstream.unsqueeze(-1), moduli, out=moduli)
+        z.unflatten(-1, (2, -1)).mul_(weight.unsqueeze(-2))
+        return z.sum(dim=-2), z.sum(dim=-3).neg_()
 
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: four roundings a modulus, d / 2 - 1 of the sum. A square that underflows is off by
@@ -122,15 +121,10 @@ class Moduli(Distance):
         bound = _gamma(dim // 2 + 12, reach.dtype) * reach + dim * info.tiny**0.5
         return _where_squares_fit(bound, reach)
 
-    def _parts(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Real and imaginary parts of all differences, each float[…, b, k, d / 2]."""
-        pairs = zip(queries.chunk(2, dim=-1), candidates.chunk(2, dim=-1), strict=True)
-        re, im = (_differences(q, c) for q, c in pairs)
-        return re, im
-
-    def _moduli(self, re: Tensor, im: Tensor) -> Tensor:
-        """|z| of every component, in the memory of `re`."""
-        return re.mul_(re).addcmul_(im, im).sqrt_()
+    def _moduli(self, z: Tensor, least: float = 0.0) -> Tensor:
+        """√(|z|² + least) of every component, float[…, d] to float[…, d / 2]."""
+        re, im = z.chunk(2, dim=-1)
+        return square_root(torch.addcmul(z.new_tensor(least), re, re).addcmul_(im, im))
 
 
 class Euclidean(Distance):

@@ -11,24 +11,10 @@ class TransE(DistanceModel):
 
     Without reciprocal relations it can hardly model a relation that is symmetric or one-to-many.
 
-    Args:
-        dim, reciprocal, init, init_scale, max_norm: see `Model`.
-        norm: `l1` or `l2`.
-        margin: see `DistanceModel`.
+    The arguments are those of `DistanceModel`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        reciprocal: bool = True,
-        init: str = "normal",
-        init_scale: float = 0.1,
-        max_norm: float | None = None,
-        norm: str = "l2",
-        margin: float = 0.0,
-    ) -> None:
-        distance = {"l1": Manhattan, "l2": Euclidean}[norm]()
-        super().__init__(dim, reciprocal, init, init_scale, max_norm, distance, margin)
+    norms = {"l1": Manhattan, "l2": Euclidean}
 
     @property
     def relation_dim(self) -> int:

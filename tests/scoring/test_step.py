@@ -42,7 +42,7 @@ MODELS = {
     "complex one way": ComplEx(8, reciprocal=False),
     "distmult": DistMult(8),
     "transe l1": TransE(8, norm="l1", margin=2.0),
-    "transe l2 one way": TransE(8, reciprocal=False),
+    "transe l2 one way": TransE(8, reciprocal=False, norm="l2"),
     "rotate": RotatE(8, margin=2.0),
     "rotate one way": RotatE(8, reciprocal=False),
     "rotate l2": RotatE(8, norm="l2"),
