@@ -11,11 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from kgexp.models.base import Model
-from kgexp.models.distances import Distance
-
-#: Numbers that a piece holds: on the CPU they stay in its cache, a GPU wants more of them at once.
-_PIECE = {"cpu": 1 << 17}
-_PIECE_ELSEWHERE = 1 << 22
+from kgexp.models.distances import Distance, piece
 
 
 class DistanceModel(Model):
@@ -75,16 +71,15 @@ class DistanceModel(Model):
         return 1.01 * self.distance.error(reach, self.dim) + unit * abs(self.margin)
 
 
-def _pieces(queries: Tensor, candidates: Tensor, distance: Distance) -> Iterator[tuple[slice, slice, slice]]:
-    """Slices of l, b and k for float[l, b, d] and float[l, k, d], so small that what `distance` holds for a piece is
-    bounded. They are near square, so that sums over b and over k are both long, where b and k allow it."""
-    (num, b, d), k = queries.shape, candidates.shape[-2]
-    pairs = max(1, _PIECE.get(queries.device.type, _PIECE_ELSEWHERE) // (d if distance.expands else 1))
+def _pieces(queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, slice, slice]]:
+    """Slices of l, b and k for float[l, b, d] and float[l, k, d], with `piece` pairs at most. They are near square,
+    so that sums over b and over k are both long, where b and k allow it."""
+    (leads, b, _), k = queries.shape, candidates.shape[-2]
+    pairs = piece(queries.device)
     columns = min(k, max(math.isqrt(pairs), pairs // max(1, b)))
     lines = min(b, pairs // max(1, columns))
-    leads = pairs // max(1, lines * columns)
-    for steps in itertools.product(_slices(num, leads), _slices(b, lines), _slices(k, columns)):
-        yield steps
+    steps = (pairs // max(1, lines * columns), lines, columns)
+    return itertools.product(*map(_slices, (leads, b, k), steps))
 
 
 def _slices(length: int, step: int) -> list[slice]:
@@ -95,7 +90,7 @@ def _scores(queries: Tensor, candidates: Tensor, distance: Distance, margin: flo
     """float[l, b, d] and float[l, k, d] to the scores float[l, b, k], computed in `dtype` and rounded to that of the
     rows."""
     scores = queries.new_empty((*queries.shape[:-1], candidates.shape[-2]))
-    for lead, line, column in _pieces(queries, candidates, distance):
+    for lead, line, column in _pieces(queries, candidates):
         between = distance.between(queries[lead, line].to(dtype), candidates[lead, column].to(dtype))
         scores[lead, line, column] = between.neg_().add_(margin)
     return scores
@@ -116,9 +111,9 @@ class _Scores(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         queries, candidates, scores = ctx.saved_tensors
         by_queries, by_candidates = (x.new_zeros(x.shape) for x in (queries, candidates))
-        for lead, line, column in _pieces(queries, candidates, ctx.distance):
-            piece = (lead, line, column)
-            distances, upstream = ctx.margin - scores[piece], -grads[0][piece]
+        for lead, line, column in _pieces(queries, candidates):
+            here = (lead, line, column)
+            distances, upstream = ctx.margin - scores[here], -grads[0][here]
             by_query, by_candidate = ctx.distance.gradients(
                 queries[lead, line], candidates[lead, column], distances, upstream
             )

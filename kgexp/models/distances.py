@@ -1,10 +1,12 @@
 """Distances between rows: of pairs, of all pairs of a piece, their gradients, and how far rounding moves them.
 
-Letters in shapes: `b` queries, `k` candidates, `d` width of a row. Every gradient at distance zero is zero.
+Letters in shapes: `b` queries, `k` candidates, `d` width of a row, `l` leading indices.
+Every gradient at distance zero is zero.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -13,16 +15,19 @@ from torch import Tensor
 from kgexp.models.base import fold
 
 
+#: Numbers that an operation makes at once: on the CPU they stay in its cache, a GPU wants more of them.
+_PIECE = {"cpu": 1 << 17}
+_PIECE_ELSEWHERE = 1 << 22
+
+
 class Distance(ABC):
     """A norm of the difference of two rows.
 
     Attributes:
-        expands: `between` makes the differences of all pairs, d numbers for each.
         cancels: `between` subtracts large numbers to find small ones, so that it wants float64 where float32
             results have to be accurate.
     """
 
-    expands: bool
     cancels: bool
 
     @abstractmethod
@@ -36,14 +41,14 @@ class Distance(ABC):
 
     @abstractmethod
     def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """float[…, b, d] and float[…, k, d] to the distances float[…, b, k]."""
+        """float[l, b, d] and float[l, k, d] to the distances float[l, b, k]. No gradient."""
 
     @abstractmethod
     def gradients(
         self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The derivatives of Σ upstream · distances by the queries float[…, b, d] and by the candidates
-        float[…, k, d], for `distances` and `upstream` float[…, b, k]; leading dimensions are not yet summed."""
+        """The derivatives of Σ upstream · distances by the queries float[l, b, d] and by the candidates
+        float[l, k, d], for `distances` and `upstream` float[l, b, k]."""
 
     @abstractmethod
     def error(self, reach: Tensor, dim: int) -> Tensor:
@@ -55,10 +60,68 @@ class Distance(ABC):
         """
 
 
-class Manhattan(Distance):
+class ComponentSum(Distance):
+    """Σ |z| over the components z of a difference, which are pairs of all first and all second reals, or single reals.
+
+    It is computed a few components at a time for all pairs of rows, so that the operations are long and contiguous and
+    the differences of all pairs are never held together.
+
+    Attributes:
+        width: w, the reals in a component.
+    """
+
+    cancels = False
+    width: int
+
+    @abstractmethod
+    def _sizes_(self, z: Tensor) -> Tensor:
+        """Differences float[w, t, l, b, k] of t components to their sizes float[t, l, b, k], in the memory of `z`."""
+
+    @abstractmethod
+    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
+        """Makes of differences float[w, t, l, b, k] upstream · z / |z|, for `upstream` float[l, b, k]."""
+
+    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """See `Distance.between`."""
+        distances = queries.new_zeros((*queries.shape[:-1], candidates.shape[-2]))
+        for _, z in self._differences(self._components(queries), self._components(candidates)):
+            sizes = self._sizes_(z)
+            distances += sizes.sum(dim=0) if len(sizes) > 1 else sizes[0]
+        return distances
+
+    def gradients(
+        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """See `Distance.gradients`."""
+        q, c = self._components(queries), self._components(candidates)
+        by_query, by_candidate = torch.empty_like(q), torch.empty_like(c)
+        for some, z in self._differences(q, c):
+            self._slopes_(z, upstream)
+            by_query[:, some] = z.sum(dim=-1)
+            by_candidate[:, some] = z.sum(dim=-2)
+        return _rows(by_query), _rows(by_candidate).neg_()
+
+    def _components(self, rows: Tensor) -> Tensor:
+        """float[l, b, d] to float[w, d / w, l, b]."""
+        return rows.flatten(0, -2).mT.contiguous().view(self.width, -1, *rows.shape[:-1])
+
+    def _differences(self, q: Tensor, c: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the components with their differences of all pairs, float[w, t, l, b, k], each time in the same
+        memory."""
+        width, num, lead, b = q.shape
+        k = c.shape[-1]
+        step = min(num, max(1, piece(q.device) // (lead * b * k)))
+        memory = q.new_empty(width, step, lead, b, k)
+        for start in range(0, num, step):
+            some = slice(start, min(start + step, num))
+            z = memory[:, : some.stop - start]
+            yield some, torch.sub(q[:, some].unsqueeze(-1), c[:, some].unsqueeze(-2), out=z)
+
+
+class Manhattan(ComponentSum):
     """Σ |x|."""
 
-    expands, cancels = True, False
+    width = 1
 
     def norm(self, rows: Tensor) -> Tensor:
         """See `Distance.norm`."""
@@ -68,26 +131,21 @@ class Manhattan(Distance):
         """See `Distance.norm_alone`."""
         return fold(torch.add, rows.abs())
 
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """See `Distance.between`."""
-        return _differences(queries, candidates).abs_().sum(dim=-1)
-
-    def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """See `Distance.gradients`: the signs of the differences."""
-        signs = _differences(queries, candidates).sign_().mul_(upstream.unsqueeze(-1))
-        return signs.sum(dim=-2), signs.sum(dim=-3).neg_()
-
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: γ of one rounding a difference and d - 1 of the sum (Higham, section 3.1)."""
         return _gamma(dim + 8, reach.dtype) * reach
 
+    def _sizes_(self, z: Tensor) -> Tensor:
+        return z[0].abs_()
 
-class Moduli(Distance):
+    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
+        z.sign_().mul_(upstream)
+
+
+class Moduli(ComponentSum):
     """Σ |z| over complex components, of rows with the real parts first."""
 
-    expands, cancels = True, False
+    width = 2
 
     def norm(self, rows: Tensor) -> Tensor:
         """See `Distance.norm`; unlike a square root, the norm of a pair has a gradient at zero."""
@@ -99,21 +157,6 @@ class Moduli(Distance):
         re, im = rows.chunk(2, dim=-1)
         return fold(torch.add, square_root(re * re + im * im))
 
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """See `Distance.between`."""
-        return self._moduli(_differences(queries, candidates)).sum(dim=-1)
-
-    def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """See `Distance.gradients`: z / |z| for every difference z. The smallest normal number goes to |z|², which is
-        lost beside all others but makes 0 / 0 zero."""
-        z = _differences(queries, candidates)
-        moduli = self._moduli(z, torch.finfo(z.dtype).tiny)
-        weight = torch.div(upstream.unsqueeze(-1), moduli, out=moduli)
-        z.unflatten(-1, (2, -1)).mul_(weight.unsqueeze(-2))
-        return z.sum(dim=-2), z.sum(dim=-3).neg_()
-
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: four roundings a modulus, d / 2 - 1 of the sum. A square that underflows is off by
         less than 2 `tiny`, so a modulus by less than 2 √tiny."""
@@ -121,16 +164,23 @@ class Moduli(Distance):
         bound = _gamma(dim // 2 + 12, reach.dtype) * reach + dim * info.tiny**0.5
         return _where_squares_fit(bound, reach)
 
-    def _moduli(self, z: Tensor, least: float = 0.0) -> Tensor:
-        """√(|z|² + least) of every component, float[…, d] to float[…, d / 2]."""
-        re, im = z.chunk(2, dim=-1)
-        return square_root(torch.addcmul(z.new_tensor(least), re, re).addcmul_(im, im))
+    def _sizes_(self, z: Tensor) -> Tensor:
+        re, im = z.unbind()
+        _root_(re.mul_(re).addcmul_(im, im))
+        return re
+
+    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
+        """At zero this is 0 / √tiny."""
+        re, im = z.unbind()
+        moduli = (re * re).addcmul_(im, im).clamp_min_(torch.finfo(z.dtype).tiny)
+        _root_(moduli)
+        z.mul_(torch.div(upstream, moduli, out=moduli))
 
 
 class Euclidean(Distance):
     """√Σ x², of all pairs by one matrix product: ‖q - c‖² = ‖q‖² + ‖c‖² - 2 q·c."""
 
-    expands, cancels = False, True
+    cancels = True
 
     def norm(self, rows: Tensor) -> Tensor:
         """See `Distance.norm`."""
@@ -166,15 +216,29 @@ class Euclidean(Distance):
         return _where_squares_fit(bound, reach)
 
 
+def piece(device: torch.device) -> int:
+    """Numbers that an operation on all pairs should make at once."""
+    return _PIECE.get(device.type, _PIECE_ELSEWHERE)
+
+
 def square_root(x: Tensor) -> Tensor:
     """√x of float[…], correctly rounded and without a gradient. On the CPU torch's own may be MKL's, which is off by
     a unit in the last place here and there; NumPy's is the processor's."""
     return torch.from_numpy(np.sqrt(x.detach().numpy())) if x.device.type == "cpu" else x.detach().sqrt()
 
 
-def _differences(queries: Tensor, candidates: Tensor) -> Tensor:
-    """float[…, b, d] and float[…, k, d] to float[…, b, k, d]."""
-    return queries.unsqueeze(-2) - candidates.unsqueeze(-3)
+def _rows(components: Tensor) -> Tensor:
+    """float[w, d / w, l, b] to float[l, b, d]."""
+    width, num, *shape = components.shape
+    return components.view(width * num, -1).mT.contiguous().view(*shape, width * num)
+
+
+def _root_(x: Tensor) -> None:
+    """√x in place; on the CPU NumPy's, as in `square_root`, which is also faster than MKL's on some processors."""
+    if x.device.type == "cpu":
+        np.sqrt(x.numpy(), out=x.numpy())
+    else:
+        x.sqrt_()
 
 
 def _gamma(roundings: float, dtype: torch.dtype) -> float:

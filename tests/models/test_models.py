@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kgexp.data.sides import Side
-from kgexp.models import distance as distance_module
+from kgexp.models import distances as distances_module
 from kgexp.models.angles import cos_sin
 from kgexp.models.base import fold
 from kgexp.models.complex import ComplEx
@@ -172,7 +172,7 @@ SHAPES = [((5, 6), (7, 6)), ((3, 5, 6), (3, 7, 6)), ((5, 1, 6), (5, 7, 6)), ((3,
 @pytest.mark.parametrize("shapes", SHAPES)
 @pytest.mark.parametrize("piece", [1, 70, 1 << 18])
 def test_scores_and_gradients_do_not_depend_on_the_pieces(monkeypatch, model, shapes, piece):
-    monkeypatch.setitem(distance_module._PIECE, "cpu", piece)
+    monkeypatch.setitem(distances_module._PIECE, "cpu", piece)
     model = model(6)
     q, c = (rows(*shape, seed=i).requires_grad_() for i, shape in enumerate(shapes))
     expected = model.score_pairs(q.unsqueeze(-2), c.unsqueeze(-3))
@@ -263,7 +263,7 @@ def test_the_tables_rows_scale_what_is_drawn_for_it():
 
 @every_distance
 def test_no_piece_holds_the_differences_of_all_pairs(monkeypatch, model):
-    monkeypatch.setitem(distance_module._PIECE, "cpu", 1000)
+    monkeypatch.setitem(distances_module._PIECE, "cpu", 1000)
     model = model(10)
     seen = []
     between = model.distance.between
