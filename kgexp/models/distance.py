@@ -74,8 +74,8 @@ class DistanceModel(Model):
 def _pieces(queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, slice, slice]]:
     """Slices of l, b and k for float[l, b, d] and float[l, k, d], with `piece` pairs at most. They are near square,
     so that sums over b and over k are both long, where b and k allow it."""
-    (leads, b, _), k = queries.shape, candidates.shape[-2]
-    pairs = piece(queries.device)
+    (leads, b, d), k = queries.shape, candidates.shape[-2]
+    pairs = max(1, piece(queries.device) // (d if b == 1 else 1))
     columns = min(k, max(math.isqrt(pairs), pairs // max(1, b)))
     lines = min(b, pairs // max(1, columns))
     steps = (pairs // max(1, lines * columns), lines, columns)

@@ -16,7 +16,7 @@ from kgexp.models.base import fold
 
 
 #: Numbers that an operation makes at once: on the CPU they stay in its cache, a GPU wants more of them.
-_PIECE = {"cpu": 1 << 17}
+_PIECE = {"cpu": 1 << 18}
 _PIECE_ELSEWHERE = 1 << 22
 
 
@@ -84,7 +84,7 @@ class ComponentSum(Distance):
     def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Distance.between`."""
         distances = queries.new_zeros((*queries.shape[:-1], candidates.shape[-2]))
-        for _, z in self._differences(self._components(queries), self._components(candidates)):
+        for _, z in self._differences(*self._components(queries, candidates)):
             sizes = self._sizes_(z)
             distances += sizes.sum(dim=0) if len(sizes) > 1 else sizes[0]
         return distances
@@ -93,7 +93,7 @@ class ComponentSum(Distance):
         self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See `Distance.gradients`."""
-        q, c = self._components(queries), self._components(candidates)
+        q, c = self._components(queries, candidates)
         by_query, by_candidate = torch.empty_like(q), torch.empty_like(c)
         for some, z in self._differences(q, c):
             self._slopes_(z, upstream)
@@ -101,9 +101,12 @@ class ComponentSum(Distance):
             by_candidate[:, some] = z.sum(dim=-2)
         return _rows(by_query), _rows(by_candidate).neg_()
 
-    def _components(self, rows: Tensor) -> Tensor:
-        """float[l, b, d] to float[w, d / w, l, b]."""
-        return rows.flatten(0, -2).mT.contiguous().view(self.width, -1, *rows.shape[:-1])
+    def _components(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """float[l, b, d] and float[l, k, d] to float[w, d / w, l, b] and float[w, d / w, l, k]. A lone query leaves the
+        memory as it is: there to move every candidate would cost more than all the rest."""
+        parts = (rows.unflatten(-1, (self.width, -1)).movedim((-2, -1), (0, 1)) for rows in (queries, candidates))
+        q, c = parts if queries.shape[-2] == 1 else (part.contiguous() for part in parts)
+        return q, c
 
     def _differences(self, q: Tensor, c: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Slices of the components with their differences of all pairs, float[w, t, l, b, k], each time in the same
@@ -112,6 +115,8 @@ class ComponentSum(Distance):
         k = c.shape[-1]
         step = min(num, max(1, piece(q.device) // (lead * b * k)))
         memory = q.new_empty(width, step, lead, b, k)
+        if b == 1:
+            memory = q.new_empty(width, lead, b, k, step).movedim(-1, 1)
         for start in range(0, num, step):
             some = slice(start, min(start + step, num))
             z = memory[:, : some.stop - start]
@@ -229,8 +234,7 @@ def square_root(x: Tensor) -> Tensor:
 
 def _rows(components: Tensor) -> Tensor:
     """float[w, d / w, l, b] to float[l, b, d]."""
-    width, num, *shape = components.shape
-    return components.view(width * num, -1).mT.contiguous().view(*shape, width * num)
+    return components.movedim((0, 1), (-2, -1)).flatten(-2)
 
 
 def _root_(x: Tensor) -> None:
