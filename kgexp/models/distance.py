@@ -113,10 +113,8 @@ class _Scores(Function):
         by_queries, by_candidates = (x.new_zeros(x.shape) for x in (queries, candidates))
         for lead, line, column in _pieces(queries, candidates):
             here = (lead, line, column)
-            distances, upstream = ctx.margin - scores[here], -grads[0][here]
-            by_query, by_candidate = ctx.distance.gradients(
-                queries[lead, line], candidates[lead, column], distances, upstream
-            )
-            by_queries[lead, line] += by_query
-            by_candidates[lead, column] += by_candidate
+            distances = ctx.margin - scores[here]
+            slopes = ctx.distance.gradients(queries[lead, line], candidates[lead, column], distances, grads[0][here])
+            by_queries[lead, line] -= slopes[0]  # a score falls with the distance
+            by_candidates[lead, column] += slopes[1]
         return by_queries, by_candidates, None, None

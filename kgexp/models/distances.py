@@ -47,7 +47,7 @@ class Distance(ABC):
     def gradients(
         self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The derivatives of Σ upstream · distances by the queries float[l, b, d] and by the candidates
+        """The derivatives of Σ upstream · distances by the queries float[l, b, d] and by the negated candidates
         float[l, k, d], for `distances` and `upstream` float[l, b, k]."""
 
     @abstractmethod
@@ -97,9 +97,9 @@ class ComponentSum(Distance):
         by_query, by_candidate = torch.empty_like(q), torch.empty_like(c)
         for some, z in self._differences(q, c):
             self._slopes_(z, upstream)
-            by_query[:, some] = z.sum(dim=-1)
-            by_candidate[:, some] = z.sum(dim=-2)
-        return _rows(by_query), _rows(by_candidate).neg_()
+            torch.sum(z, dim=-1, out=by_query[:, some])
+            torch.sum(z, dim=-2, out=by_candidate[:, some])
+        return _rows(by_query), _rows(by_candidate)
 
     def _components(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
         """float[l, b, d] and float[l, k, d] to float[w, d / w, l, b] and float[w, d / w, l, k]. A lone query leaves the
@@ -209,7 +209,7 @@ class Euclidean(Distance):
         """See `Distance.gradients`: (q - c) / ‖q - c‖."""
         weight = upstream / distances.masked_fill(distances == 0, torch.inf)
         by_query = weight.sum(dim=-1).unsqueeze(-1) * queries - weight @ candidates
-        return by_query, weight.sum(dim=-2).unsqueeze(-1) * candidates - weight.mT @ queries
+        return by_query, weight.mT @ queries - weight.sum(dim=-2).unsqueeze(-1) * candidates
 
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: the terms of the square sum up to reach² at most and are off by γ of it, so the
