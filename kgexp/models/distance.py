@@ -90,8 +90,9 @@ def _scores(queries: Tensor, candidates: Tensor, distance: Distance, margin: flo
     """float[l, b, d] and float[l, k, d] to the scores float[l, b, k], computed in `dtype` and rounded to that of the
     rows."""
     scores = queries.new_empty((*queries.shape[:-1], candidates.shape[-2]))
+    scratch = queries.new_empty(0, dtype=dtype)
     for lead, line, column in _pieces(queries, candidates):
-        between = distance.between(queries[lead, line].to(dtype), candidates[lead, column].to(dtype))
+        between = distance.between(queries[lead, line].to(dtype), candidates[lead, column].to(dtype), scratch)
         scores[lead, line, column] = between.neg_().add_(margin)
     return scores
 
@@ -111,10 +112,10 @@ class _Scores(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         queries, candidates, scores = ctx.saved_tensors
         by_queries, by_candidates = (x.new_zeros(x.shape) for x in (queries, candidates))
+        scratch = queries.new_empty(0)
         for lead, line, column in _pieces(queries, candidates):
-            here = (lead, line, column)
-            distances = ctx.margin - scores[here]
-            slopes = ctx.distance.gradients(queries[lead, line], candidates[lead, column], distances, grads[0][here])
+            here, q, c = (lead, line, column), queries[lead, line], candidates[lead, column]
+            slopes = ctx.distance.gradients(q, c, ctx.margin - scores[here], grads[0][here], scratch)
             by_queries[lead, line] -= slopes[0]  # a score falls with the distance
             by_candidates[lead, column] += slopes[1]
         return by_queries, by_candidates, None, None

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from kgexp.models.base import fold
 
-
 #: Numbers that an operation makes at once: on the CPU they stay in its cache, a GPU wants more of them.
 _PIECE = {"cpu": 1 << 18}
 _PIECE_ELSEWHERE = 1 << 22
@@ -40,15 +39,19 @@ class Distance(ABC):
         depend on the row alone."""
 
     @abstractmethod
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """float[l, b, d] and float[l, k, d] to the distances float[l, b, k]. No gradient."""
+    def between(self, queries: Tensor, candidates: Tensor, scratch: Tensor) -> Tensor:
+        """float[l, b, d] and float[l, k, d] to the distances float[l, b, k]. No gradient.
+
+        `scratch` float[any] is resized and overwritten: memory that is asked for anew for every piece costs more than
+        what is computed in it.
+        """
 
     @abstractmethod
     def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
+        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor, scratch: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The derivatives of Σ upstream · distances by the queries float[l, b, d] and by the negated candidates
-        float[l, k, d], for `distances` and `upstream` float[l, b, k]."""
+        float[l, k, d], for `distances` and `upstream` float[l, b, k]; `scratch` as for `between`."""
 
     @abstractmethod
     def error(self, reach: Tensor, dim: int) -> Tensor:
@@ -81,21 +84,21 @@ class ComponentSum(Distance):
     def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
         """Makes of differences float[w, t, l, b, k] upstream · z / |z|, for `upstream` float[l, b, k]."""
 
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
+    def between(self, queries: Tensor, candidates: Tensor, scratch: Tensor) -> Tensor:
         """See `Distance.between`."""
         distances = queries.new_zeros((*queries.shape[:-1], candidates.shape[-2]))
-        for _, z in self._differences(*self._components(queries, candidates)):
+        for _, z in self._differences(*self._components(queries, candidates), scratch):
             sizes = self._sizes_(z)
             distances += sizes.sum(dim=0) if len(sizes) > 1 else sizes[0]
         return distances
 
     def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
+        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor, scratch: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See `Distance.gradients`."""
         q, c = self._components(queries, candidates)
         by_query, by_candidate = torch.empty_like(q), torch.empty_like(c)
-        for some, z in self._differences(q, c):
+        for some, z in self._differences(q, c, scratch):
             self._slopes_(z, upstream)
             torch.sum(z, dim=-1, out=by_query[:, some])
             torch.sum(z, dim=-2, out=by_candidate[:, some])
@@ -108,15 +111,16 @@ class ComponentSum(Distance):
         q, c = parts if queries.shape[-2] == 1 else (part.contiguous() for part in parts)
         return q, c
 
-    def _differences(self, q: Tensor, c: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of the components with their differences of all pairs, float[w, t, l, b, k], each time in the same
-        memory."""
+    def _differences(self, q: Tensor, c: Tensor, scratch: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the components with their differences of all pairs, float[w, t, l, b, k], in `scratch`."""
         width, num, lead, b = q.shape
         k = c.shape[-1]
         step = min(num, max(1, piece(q.device) // (lead * b * k)))
-        memory = q.new_empty(width, step, lead, b, k)
-        if b == 1:
-            memory = q.new_empty(width, lead, b, k, step).movedim(-1, 1)
+        scratch.resize_(width * step * lead * b * k)
+        if b == 1:  # in the order of the rows
+            memory = scratch.view(width, lead, b, k, step).movedim(-1, 1)
+        else:
+            memory = scratch.view(width, step, lead, b, k)
         for start in range(0, num, step):
             some = slice(start, min(start + step, num))
             z = memory[:, : some.stop - start]
@@ -196,7 +200,7 @@ class Euclidean(Distance):
         """See `Distance.norm_alone`."""
         return square_root(fold(torch.add, rows * rows))
 
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
+    def between(self, queries: Tensor, candidates: Tensor, scratch: Tensor) -> Tensor:
         """See `Distance.between`."""
         squares = (queries @ candidates.mT).mul_(-2)
         squares += queries.square().sum(dim=-1).unsqueeze(-1)
@@ -204,7 +208,7 @@ class Euclidean(Distance):
         return squares.clamp_(min=0).sqrt_()
 
     def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
+        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor, scratch: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See `Distance.gradients`: (q - c) / ‖q - c‖."""
         weight = upstream / distances.masked_fill(distances == 0, torch.inf)

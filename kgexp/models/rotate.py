@@ -4,6 +4,7 @@ An entity row holds the real parts first, then the imaginary parts; a relation r
 """
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,12 +19,12 @@ from kgexp.randomness import Float64, Int64
 class RotatE(DistanceModel):
     """score = margin - ‖h ∘ r - t‖; `dim` reals are `dim / 2` complex components, so `dim` must be even.
 
-    The arguments are those of `DistanceModel`. `init`, `init_scale` and `max_norm` are for entities, angles begin uniform
-    in [-π, π). The norm `l1` is the sum of the components' moduli, as in the paper, `l2` the root of the sum of their
-    squares; `margin` is γ of the paper.
+    The arguments are those of `DistanceModel`. `init`, `init_scale` and `max_norm` are for entities, angles begin
+    uniform in [-π, π). The norm `l1` is the sum of the components' moduli, as in the paper, `l2` the root of the sum of
+    their squares; `margin` is γ of the paper.
     """
 
-    norms = {"l1": Moduli, "l2": Euclidean}
+    norms: ClassVar = {"l1": Moduli, "l2": Euclidean}
 
     @property
     def relation_dim(self) -> int:

@@ -1,5 +1,7 @@
 """TransE (Bordes et al., NIPS 2013): a relation moves its heads to its tails, h + r ≈ t."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from kgexp.models.distance import DistanceModel
@@ -14,7 +16,7 @@ class TransE(DistanceModel):
     The arguments are those of `DistanceModel`.
     """
 
-    norms = {"l1": Manhattan, "l2": Euclidean}
+    norms: ClassVar = {"l1": Manhattan, "l2": Euclidean}
 
     @property
     def relation_dim(self) -> int:
