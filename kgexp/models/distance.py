@@ -78,8 +78,8 @@ def _pieces(queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, slice,
     pairs = max(1, piece(queries.device) // (d if b == 1 else 1))
     columns = min(k, max(math.isqrt(pairs), pairs // max(1, b)))
     lines = min(b, pairs // max(1, columns))
-    steps = (pairs // max(1, lines * columns), lines, columns)
-    return itertools.product(*map(_slices, (leads, b, k), steps))
+    some = pairs // max(1, lines * columns)
+    return itertools.product(_slices(leads, some), _slices(b, lines), _slices(k, columns))
 
 
 def _slices(length: int, step: int) -> list[slice]:
