@@ -1,7 +1,9 @@
 """Models whose score is a distance, computed piece by piece so that no differences of all pairs are held."""
 
-from collections.abc import Iterator
-from typing import Any
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,35 +20,42 @@ class DistanceModel(Model):
 
     Args:
         dim, reciprocal, init, init_scale, max_norm, entity_dropout, relation_dropout: see `Model`.
-        distance: between query and candidate.
+        norm: of the difference of query and candidate, a name of `norms`.
         margin: the score of a triple that holds exactly. It moves all scores alike: the logistic loss needs it
             (γ of Sun et al. 2019), for the softmax and for rankings it does not matter.
+
+    Attributes:
+        norms: the distance of each norm that a model may be given.
     """
+
+    norms: ClassVar[Mapping[str, type[Distance]]]
 
     def __init__(
         self,
         dim: int,
-        reciprocal: bool,
-        init: str,
-        init_scale: float,
-        max_norm: float | None,
-        distance: Distance,
-        margin: float,
+        reciprocal: bool = True,
+        init: str = "normal",
+        init_scale: float = 0.1,
+        max_norm: float | None = None,
+        norm: str = "l1",
+        margin: float = 0.0,
         entity_dropout: float = 0.0,
         relation_dropout: float = 0.0,
     ) -> None:
         super().__init__(dim, reciprocal, init, init_scale, max_norm, entity_dropout, relation_dropout)
-        self.distance = distance
+        self.distance = self.norms[norm]()
         self.margin = margin
 
     def score(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score`. `score_error` is a bound where no gradient is wanted; where one is, the Euclidean
         distance is that of a matrix product in the rows' dtype, less accurate near zero."""
+        lead = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
+        q, c = (x.expand(*lead, -1, -1).reshape(lead.numel(), *x.shape[-2:]) for x in (queries, candidates))
         if torch.is_grad_enabled() and (queries.requires_grad or candidates.requires_grad):
-            scores: Tensor = _Scores.apply(queries, candidates, self.distance, self.margin)  # type: ignore[no-untyped-call]
-            return scores
-        dtype = torch.float64 if self.distance.cancels else queries.dtype
-        return _scores(queries, candidates, self.distance, self.margin, dtype)
+            scores: Tensor = _Scores.apply(q, c, self.distance, self.margin)  # type: ignore[no-untyped-call]
+        else:
+            scores = _scores(q, c, self.distance, self.margin, torch.float64 if self.distance.cancels else q.dtype)
+        return scores.reshape(*lead, *scores.shape[-2:])
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score_pairs`."""
@@ -65,23 +74,29 @@ class DistanceModel(Model):
         return 1.01 * self.distance.error(reach, self.dim) + unit * abs(self.margin)
 
 
-def _pieces(queries: Tensor, candidates: Tensor, distance: Distance) -> Iterator[slice]:
-    """Slices of the candidates, so many that what `distance` holds for them is bounded."""
-    lead = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
-    numbers = lead.numel() * queries.shape[-2] * (queries.shape[-1] if distance.expands else 1)
-    step = at_a_time(numbers, queries.device)
-    for start in range(0, candidates.shape[-2], step):
-        yield slice(start, start + step)
+def _pieces(queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, slice, slice]]:
+    """Slices of l, b and k for float[l, b, d] and float[l, k, d], a number a pair fitting a piece. They are near
+    square, so that sums over b and over k are both long, where b and k allow it."""
+    (leads, b, d), k = queries.shape, candidates.shape[-2]
+    pairs = at_a_time(d if b == 1 else 1, queries.device)
+    columns = min(k, max(math.isqrt(pairs), pairs // max(1, b)))
+    lines = min(b, pairs // max(1, columns))
+    some = pairs // max(1, lines * columns)
+    return itertools.product(_slices(leads, some), _slices(b, lines), _slices(k, columns))
+
+
+def _slices(length: int, step: int) -> list[slice]:
+    return [slice(start, start + step) for start in range(0, length, max(1, step))]
 
 
 def _scores(queries: Tensor, candidates: Tensor, distance: Distance, margin: float, dtype: torch.dtype) -> Tensor:
-    """The scores float[…, b, k] of `Model.score`, computed in `dtype` and rounded to that of the rows."""
-    lead = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
-    scores = queries.new_empty((*lead, queries.shape[-2], candidates.shape[-2]))
-    wide = queries.to(dtype)
-    for piece in _pieces(queries, candidates, distance):
-        between = distance.between(wide, candidates[..., piece, :].to(dtype))
-        scores[..., piece] = between.neg_().add_(margin)
+    """float[l, b, d] and float[l, k, d] to the scores float[l, b, k], computed in `dtype` and rounded to that of the
+    rows."""
+    scores = queries.new_empty((*queries.shape[:-1], candidates.shape[-2]))
+    scratch = queries.new_empty(0, dtype=dtype)
+    for lead, line, column in _pieces(queries, candidates):
+        between = distance.between(queries[lead, line].to(dtype), candidates[lead, column].to(dtype), scratch)
+        scores[lead, line, column] = between.neg_().add_(margin)
     return scores
 
 
@@ -99,11 +114,11 @@ class _Scores(Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         queries, candidates, scores = ctx.saved_tensors
-        by_queries, by_candidates = torch.zeros_like(queries), torch.zeros_like(candidates)
-        for piece in _pieces(queries, candidates, ctx.distance):
-            part = candidates[..., piece, :]
-            distances, upstream = ctx.margin - scores[..., piece], -grads[0][..., piece]
-            by_query, by_part = ctx.distance.gradients(queries, part, distances, upstream)
-            by_queries += by_query.sum_to_size(queries.shape)
-            by_candidates[..., piece, :] = by_part.sum_to_size(part.shape)
+        by_queries, by_candidates = (x.new_zeros(x.shape) for x in (queries, candidates))
+        scratch = queries.new_empty(0)
+        for lead, line, column in _pieces(queries, candidates):
+            here, q, c = (lead, line, column), queries[lead, line], candidates[lead, column]
+            slopes = ctx.distance.gradients(q, c, ctx.margin - scores[here], grads[0][here], scratch)
+            by_queries[lead, line] -= slopes[0]  # a score falls with the distance
+            by_candidates[lead, column] += slopes[1]
         return by_queries, by_candidates, None, None

@@ -1,28 +1,29 @@
 """Distances between rows: of pairs, of all pairs of a piece, their gradients, and how far rounding moves them.
 
-Letters in shapes: `b` queries, `k` candidates, `d` width of a row. Every gradient at distance zero is zero.
+Letters in shapes: `b` queries, `k` candidates, `d` width of a row, `l` leading indices.
+Every gradient at distance zero is zero.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kgexp.models.base import fold
+from kgexp.models.pieces import at_a_time
 
 
 class Distance(ABC):
     """A norm of the difference of two rows.
 
     Attributes:
-        expands: `between` makes the differences of all pairs, d numbers for each.
         cancels: `between` subtracts large numbers to find small ones, so that it wants float64 where float32
             results have to be accurate.
     """
 
-    expands: bool
     cancels: bool
 
     @abstractmethod
@@ -35,15 +36,19 @@ class Distance(ABC):
         depend on the row alone."""
 
     @abstractmethod
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """float[…, b, d] and float[…, k, d] to the distances float[…, b, k]."""
+    def between(self, queries: Tensor, candidates: Tensor, scratch: Tensor) -> Tensor:
+        """float[l, b, d] and float[l, k, d] to the distances float[l, b, k]. No gradient.
+
+        `scratch` float[any] is resized and overwritten: memory that is asked for anew for every piece costs more than
+        what is computed in it.
+        """
 
     @abstractmethod
     def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
+        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor, scratch: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The derivatives of Σ upstream · distances by the queries float[…, b, d] and by the candidates
-        float[…, k, d], for `distances` and `upstream` float[…, b, k]; leading dimensions are not yet summed."""
+        """The derivatives of Σ upstream · distances by the queries float[l, b, d] and by the negated candidates
+        float[l, k, d], for `distances` and `upstream` float[l, b, k]; `scratch` as for `between`."""
 
     @abstractmethod
     def error(self, reach: Tensor, dim: int) -> Tensor:
@@ -55,10 +60,75 @@ class Distance(ABC):
         """
 
 
-class Manhattan(Distance):
+class ComponentSum(Distance):
+    """Σ |z| over the components z of a difference, which are pairs of all first and all second reals, or single reals.
+
+    It is computed a few components at a time for all pairs of rows, so that the operations are long and contiguous and
+    the differences of all pairs are never held together.
+
+    Attributes:
+        width: w, the reals in a component.
+    """
+
+    cancels = False
+    width: int
+
+    @abstractmethod
+    def _sizes_(self, z: Tensor) -> Tensor:
+        """Differences float[w, t, l, b, k] of t components to their sizes float[t, l, b, k], in the memory of `z`."""
+
+    @abstractmethod
+    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
+        """Makes of differences float[w, t, l, b, k] upstream · z / |z|, for `upstream` float[l, b, k]."""
+
+    def between(self, queries: Tensor, candidates: Tensor, scratch: Tensor) -> Tensor:
+        """See `Distance.between`."""
+        distances = queries.new_zeros((*queries.shape[:-1], candidates.shape[-2]))
+        for _, z in self._differences(*self._components(queries, candidates), scratch):
+            sizes = self._sizes_(z)
+            for summand in sizes if len(sizes) < 8 else [sizes.sum(dim=0)]:  # torch sums few slower than it adds them
+                distances += summand
+        return distances
+
+    def gradients(
+        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor, scratch: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """See `Distance.gradients`."""
+        q, c = self._components(queries, candidates)
+        by_query, by_candidate = torch.empty_like(q), torch.empty_like(c)
+        for some, z in self._differences(q, c, scratch):
+            self._slopes_(z, upstream)
+            torch.sum(z, dim=-1, out=by_query[:, some])
+            torch.sum(z, dim=-2, out=by_candidate[:, some])
+        return _rows(by_query), _rows(by_candidate)
+
+    def _components(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """float[l, b, d] and float[l, k, d] to float[w, d / w, l, b] and float[w, d / w, l, k]. A lone query leaves the
+        memory as it is: there to move every candidate would cost more than all the rest."""
+        parts = (rows.unflatten(-1, (self.width, -1)).movedim((-2, -1), (0, 1)) for rows in (queries, candidates))
+        q, c = parts if queries.shape[-2] == 1 else (part.contiguous() for part in parts)
+        return q, c
+
+    def _differences(self, q: Tensor, c: Tensor, scratch: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the components with their differences of all pairs, float[w, t, l, b, k], in `scratch`."""
+        width, num, lead, b = q.shape
+        k = c.shape[-1]
+        step = min(num, at_a_time(lead * b * k, q.device))
+        scratch.resize_(width * step * lead * b * k)
+        if b == 1:  # in the order of the rows
+            memory = scratch.view(width, lead, b, k, step).movedim(-1, 1)
+        else:
+            memory = scratch.view(width, step, lead, b, k)
+        for start in range(0, num, step):
+            some = slice(start, min(start + step, num))
+            z = memory[:, : some.stop - start]
+            yield some, torch.sub(q[:, some].unsqueeze(-1), c[:, some].unsqueeze(-2), out=z)
+
+
+class Manhattan(ComponentSum):
     """Σ |x|."""
 
-    expands, cancels = True, False
+    width = 1
 
     def norm(self, rows: Tensor) -> Tensor:
         """See `Distance.norm`."""
@@ -68,26 +138,21 @@ class Manhattan(Distance):
         """See `Distance.norm_alone`."""
         return fold(torch.add, rows.abs())
 
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """See `Distance.between`."""
-        return _differences(queries, candidates).abs_().sum(dim=-1)
-
-    def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """See `Distance.gradients`: the signs of the differences."""
-        signs = _differences(queries, candidates).sign_().mul_(upstream.unsqueeze(-1))
-        return signs.sum(dim=-2), -signs.sum(dim=-3)
-
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: γ of one rounding a difference and d - 1 of the sum (Higham, section 3.1)."""
         return _gamma(dim + 8, reach.dtype) * reach
 
+    def _sizes_(self, z: Tensor) -> Tensor:
+        return z[0].abs_()
 
-class Moduli(Distance):
+    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
+        z.sign_().mul_(upstream)
+
+
+class Moduli(ComponentSum):
     """Σ |z| over complex components, of rows with the real parts first."""
 
-    expands, cancels = True, False
+    width = 2
 
     def norm(self, rows: Tensor) -> Tensor:
         """See `Distance.norm`; unlike a square root, the norm of a pair has a gradient at zero."""
@@ -99,22 +164,6 @@ class Moduli(Distance):
         re, im = rows.chunk(2, dim=-1)
         return fold(torch.add, square_root(re * re + im * im))
 
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """See `Distance.between`."""
-        return self._moduli(*self._parts(queries, candidates)).sum(dim=-1)
-
-    def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """See `Distance.gradients`: the differences z / |z|."""
-        re, im = self._parts(queries, candidates)
-        moduli = self._moduli(re.clone(), im)
-        weight = moduli.masked_fill_(moduli == 0, torch.inf).reciprocal_().mul_(upstream.unsqueeze(-1))
-        re.mul_(weight)
-        im.mul_(weight)
-        by_query = torch.cat([re.sum(dim=-2), im.sum(dim=-2)], dim=-1)
-        return by_query, torch.cat([re.sum(dim=-3), im.sum(dim=-3)], dim=-1).neg_()
-
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: four roundings a modulus, d / 2 - 1 of the sum. A square that underflows is off by
         less than 2 `tiny`, so a modulus by less than 2 √tiny."""
@@ -122,21 +171,23 @@ class Moduli(Distance):
         bound = _gamma(dim // 2 + 12, reach.dtype) * reach + dim * info.tiny**0.5
         return _where_squares_fit(bound, reach)
 
-    def _parts(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Real and imaginary parts of all differences, each float[…, b, k, d / 2]."""
-        pairs = zip(queries.chunk(2, dim=-1), candidates.chunk(2, dim=-1), strict=True)
-        re, im = (_differences(q, c) for q, c in pairs)
-        return re, im
+    def _sizes_(self, z: Tensor) -> Tensor:
+        re, im = z.unbind()
+        _root_(re.mul_(re).addcmul_(im, im))
+        return re
 
-    def _moduli(self, re: Tensor, im: Tensor) -> Tensor:
-        """|z| of every component, in the memory of `re`."""
-        return re.mul_(re).addcmul_(im, im).sqrt_()
+    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
+        """At zero this is 0 / √tiny."""
+        re, im = z.unbind()
+        moduli = (re * re).addcmul_(im, im).clamp_min_(torch.finfo(z.dtype).tiny)
+        _root_(moduli)
+        z.mul_(torch.div(upstream, moduli, out=moduli))
 
 
 class Euclidean(Distance):
     """√Σ x², of all pairs by one matrix product: ‖q - c‖² = ‖q‖² + ‖c‖² - 2 q·c."""
 
-    expands, cancels = False, True
+    cancels = True
 
     def norm(self, rows: Tensor) -> Tensor:
         """See `Distance.norm`."""
@@ -147,7 +198,7 @@ class Euclidean(Distance):
         """See `Distance.norm_alone`."""
         return square_root(fold(torch.add, rows * rows))
 
-    def between(self, queries: Tensor, candidates: Tensor) -> Tensor:
+    def between(self, queries: Tensor, candidates: Tensor, scratch: Tensor) -> Tensor:
         """See `Distance.between`."""
         squares = (queries @ candidates.mT).mul_(-2)
         squares += queries.square().sum(dim=-1).unsqueeze(-1)
@@ -155,12 +206,12 @@ class Euclidean(Distance):
         return squares.clamp_(min=0).sqrt_()
 
     def gradients(
-        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor
+        self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor, scratch: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See `Distance.gradients`: (q - c) / ‖q - c‖."""
         weight = upstream / distances.masked_fill(distances == 0, torch.inf)
         by_query = weight.sum(dim=-1).unsqueeze(-1) * queries - weight @ candidates
-        return by_query, weight.sum(dim=-2).unsqueeze(-1) * candidates - weight.mT @ queries
+        return by_query, weight.mT @ queries - weight.sum(dim=-2).unsqueeze(-1) * candidates
 
     def error(self, reach: Tensor, dim: int) -> Tensor:
         """See `Distance.error`: the terms of the square sum up to reach² at most and are off by γ of it, so the
@@ -178,9 +229,17 @@ def square_root(x: Tensor) -> Tensor:
     return torch.from_numpy(np.sqrt(x.detach().numpy())) if x.device.type == "cpu" else x.detach().sqrt()
 
 
-def _differences(queries: Tensor, candidates: Tensor) -> Tensor:
-    """float[…, b, d] and float[…, k, d] to float[…, b, k, d]."""
-    return queries.unsqueeze(-2) - candidates.unsqueeze(-3)
+def _rows(components: Tensor) -> Tensor:
+    """float[w, d / w, l, b] to float[l, b, d]."""
+    return components.movedim((0, 1), (-2, -1)).flatten(-2)
+
+
+def _root_(x: Tensor) -> None:
+    """√x in place; on the CPU NumPy's, as in `square_root`, which is also faster than MKL's on some processors."""
+    if x.device.type == "cpu":
+        np.sqrt(x.numpy(), out=x.numpy())
+    else:
+        x.sqrt_()
 
 
 def _gamma(roundings: float, dtype: torch.dtype) -> float:

@@ -4,6 +4,7 @@ An entity row holds the real parts first, then the imaginary parts; a relation r
 """
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,28 +19,13 @@ from kgexp.randomness import Float64, Int64
 class RotatE(DistanceModel):
     """score = margin - ‖h ∘ r - t‖; `dim` reals are `dim / 2` complex components, so `dim` must be even.
 
-    Args:
-        dim, reciprocal, init, init_scale, max_norm, entity_dropout: see `Model`; all but the first two are for
-            entities, angles begin uniform in [-π, π).
-        norm: `l1` is the sum of the components' moduli, as in the paper, `l2` the root of the sum of their squares.
-        margin: see `DistanceModel`; γ of the paper.
+    The arguments are those of `DistanceModel`. `init`, `init_scale` and `max_norm` are for entities, angles begin
+    uniform in [-π, π). The norm `l1` is the sum of the components' moduli, as in the paper, `l2` the root of the sum of
+    their squares; `margin` is γ of the paper.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        reciprocal: bool = True,
-        init: str = "normal",
-        init_scale: float = 0.1,
-        max_norm: float | None = None,
-        norm: str = "l1",
-        margin: float = 0.0,
-        entity_dropout: float = 0.0,
-    ) -> None:
-        distance = {"l1": Moduli, "l2": Euclidean}[norm]()
-        super().__init__(dim, reciprocal, init, init_scale, max_norm, distance, margin, entity_dropout)
-
     relations_are_angles = True
+    norms: ClassVar = {"l1": Moduli, "l2": Euclidean}
 
     @property
     def relation_dim(self) -> int:

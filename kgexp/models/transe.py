@@ -1,5 +1,7 @@
 """TransE (Bordes et al., NIPS 2013): a relation moves its heads to its tails, h + r ≈ t."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from kgexp.models.distance import DistanceModel
@@ -11,28 +13,10 @@ class TransE(DistanceModel):
 
     Without reciprocal relations it can hardly model a relation that is symmetric or one-to-many.
 
-    Args:
-        dim, reciprocal, init, init_scale, max_norm, entity_dropout, relation_dropout: see `Model`.
-        norm: `l1` or `l2`.
-        margin: see `DistanceModel`.
+    The arguments are those of `DistanceModel`.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        reciprocal: bool = True,
-        init: str = "normal",
-        init_scale: float = 0.1,
-        max_norm: float | None = None,
-        norm: str = "l2",
-        margin: float = 0.0,
-        entity_dropout: float = 0.0,
-        relation_dropout: float = 0.0,
-    ) -> None:
-        distance = {"l1": Manhattan, "l2": Euclidean}[norm]()
-        super().__init__(
-            dim, reciprocal, init, init_scale, max_norm, distance, margin, entity_dropout, relation_dropout
-        )
+    norms: ClassVar = {"l1": Manhattan, "l2": Euclidean}
 
     @property
     def relation_dim(self) -> int:

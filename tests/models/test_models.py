@@ -307,11 +307,32 @@ def test_the_tables_rows_scale_what_is_drawn_for_it():
 
 @every_distance
 def test_no_piece_holds_the_differences_of_all_pairs(monkeypatch, model):
-    monkeypatch.setitem(pieces.NUMBERS, "cpu", 1000)
+    """Of 20 x 103 pairs of ten numbers, a piece has at most 100; a query alone, differences of all its ten numbers."""
+    monkeypatch.setitem(pieces.NUMBERS, "cpu", 100)
     model = model(10)
-    seen = []
+    seen, held = [], []
     between = model.distance.between
-    monkeypatch.setattr(model.distance, "between", lambda q, c: (seen.append(c.shape[-2]), between(q, c))[1])
-    model.score(rows(20, 10), rows(103, 10, seed=1))
-    assert sum(seen) == 103
-    assert max(seen) == (5 if model.distance.expands else 50)
+
+    def watched(q, c, scratch):
+        distances = between(q, c, scratch)
+        seen.append(distances.numel())
+        held.append(scratch.numel())
+        return distances
+
+    monkeypatch.setattr(model.distance, "between", watched)
+    for shapes, most in (((20, 10), (103, 10)), 100), (((20, 1, 10), (20, 103, 10)), 10):
+        seen.clear()
+        model.score(rows(*shapes[0]), rows(*shapes[1]))
+        assert sum(seen) == 2060
+        assert max(seen) == most
+    assert max(held) <= 200  # two numbers of a pair
+
+
+@every_distance
+def test_gradients_are_those_of_differences(monkeypatch, model):
+    """Far from kinks; pieces that divide neither the rows nor the components."""
+    monkeypatch.setitem(pieces.NUMBERS, "cpu", 47)
+    model = model(6)
+    for shapes in ((5, 6), (7, 6)), ((2, 3, 6), (2, 4, 6)), ((3, 1, 6), (3, 4, 6)):
+        q, c = (rows(*shape, seed=i).requires_grad_() for i, shape in enumerate(shapes))
+        assert torch.autograd.gradcheck(model.score, (q, c))

@@ -44,7 +44,7 @@ MODELS = {
     "complex one way": partial(ComplEx, reciprocal=False),
     "distmult": DistMult,
     "transe l1": partial(TransE, norm="l1", margin=2.0),
-    "transe l2 one way": partial(TransE, reciprocal=False),
+    "transe l2 one way": partial(TransE, reciprocal=False, norm="l2"),
     "rotate": partial(RotatE, margin=2.0),
     "rotate one way": partial(RotatE, reciprocal=False),
     "rotate l2": partial(RotatE, norm="l2"),
