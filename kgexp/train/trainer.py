@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from kgexp.errors import ConfigError
@@ -172,7 +173,18 @@ class Trainer:
         improved = self.best.update(self.step, value)
         if improved:
             self.best_metrics = evaluation.metrics
+        self._tell(evaluation.metrics, improved)
         return improved
+
+    def _tell(self, metrics: dict[str, float], improved: bool) -> None:
+        """A line about an evaluation: how far training is, how long it took, what it has reached."""
+        spent = timedelta(seconds=round(self.stages.seconds.get("train", 0.0)))
+        name = self.evaluator.objective_name
+        line = f"epoch {self.epoch:.1f}, {spent} of training: {name} {metrics[name]:.4f}"
+        with_test = name.replace("/filtered/", "/filtered_with_test/")
+        if with_test != name and with_test in metrics:
+            line += f" ({metrics[with_test]:.4f} with test filtered too)"
+        self.tracker.say(f"{line}, the best so far" if improved else line)
 
     def _due(self, cadence: Cadence) -> bool:
         return cadence.due(self.step, self.batches.steps_per_epoch)

@@ -1,6 +1,7 @@
 """What a run leaves behind, and how it ends when something is wrong."""
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def test_a_run_leaves_everything_that_is_promised(command):
     assert {"load", "train", "evaluate", "checkpoint", "test"} <= result["seconds"].keys()
     assert {"torch", "numpy", "kgexp", "python"} <= result["versions"].keys()
     assert str(command.folder) in done.stdout and "realistic" in done.stdout
+    told = re.findall(
+        r"^epoch (\S+), \d:\d\d:\d\d of training: valid/filtered/realistic/both/mrr (\S+) ", done.stdout, re.M
+    )
+    assert [epoch for epoch, _ in told] == ["5.0", "10.0", "15.0", "20.0"]
+    assert f"{result['objective']:.4f}" in {value for _, value in told}
     assert list(command.folder.glob("wandb/offline-run-*"))
 
     rows = command.rows()

@@ -29,7 +29,7 @@ class Run:
         self.weights, self.ranked = {}, {}
         self.tables = parts.tables(storage or MemoryStorage())
         evaluator = SimpleNamespace(objective_name="mrr", objective_sign=1, evaluate=self.evaluate)
-        tracker = SimpleNamespace(log=self.log)
+        tracker = SimpleNamespace(log=self.log, say=lambda line: None)
         self.trainer = parts.trainer(*self.tables, evaluator, tracker, Stages(), lambda step, state: None)
 
     def now(self):
