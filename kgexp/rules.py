@@ -7,8 +7,9 @@ from kgexp.protocol import GROUPED, METRICS, OBJECTIVES
 from kgexp.schemas import schema_of
 from kgexp.schemas.objectives import KvsAll, MarginRanking, Negatives, OneVsSample
 
+_ROTATE = "kgexp.models.rotate.RotatE"
 #: Models whose rows hold complex numbers.
-_COMPLEX = {"kgexp.models.complex.ComplEx": "ComplEx", "kgexp.models.rotate.RotatE": "RotatE"}
+_COMPLEX = {"kgexp.models.complex.ComplEx": "ComplEx", _ROTATE: "RotatE"}
 
 
 def _columns(config: dict[str, Any]) -> None:
@@ -118,6 +119,15 @@ def _averaging(config: dict[str, Any]) -> None:
         )
 
 
+def _angles(config: dict[str, Any]) -> None:
+    weight = config["regularizer"].get("relation_weight")
+    if weight is not None and config["model"]["_target_"] == _ROTATE:
+        raise ConfigError(
+            f"regularizer.relation_weight is {weight}, but the relations of model=rotate are angles, which have no "
+            "size: set it to null, or choose another model."
+        )
+
+
 #: All of them, in the order in which they are looked at.
 RULES = (
     _columns,
@@ -132,4 +142,5 @@ RULES = (
     _uniform_share,
     _one_answer,
     _averaging,
+    _angles,
 )

@@ -19,10 +19,11 @@ _PROCESSES = 8
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Where all tests run, a process for each core, unless `-n` says otherwise or pytest-xdist is not there.
 
-    Whoever names files gets them in one process, which is there sooner.
+    Whoever names files or tests, or wants to look on, gets one process, which is there sooner.
     """
-    everything = config.args_source is config.ArgsSource.TESTPATHS
-    if not everything or hasattr(config, "workerinput") or config.getoption("numprocesses", 0) is not None:
+    everything = config.args_source is config.ArgsSource.TESTPATHS and not config.option.keyword
+    watched = config.option.capture == "no" or config.option.trace
+    if not everything or watched or hasattr(config, "workerinput") or config.getoption("numprocesses", 0) is not None:
         return
     config.option.numprocesses = "auto"
     config.option.maxprocesses = config.option.maxprocesses or _PROCESSES

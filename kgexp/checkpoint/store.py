@@ -27,7 +27,7 @@ from kgexp.durable import sync
 from kgexp.errors import CheckpointError
 from kgexp.sharding.table import Table
 
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"step_(\d{10})")
 
 

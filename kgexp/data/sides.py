@@ -23,6 +23,11 @@ class Side(IntEnum):
         return 2 - 2 * self.value
 
     @property
+    def other(self) -> "Side":
+        """The side of the entity that the query gives."""
+        return Side(1 - self.value)
+
+    @property
     def label(self) -> str:
         """`head` or `tail`, as metric names have it."""
         return self.name.lower()

@@ -43,6 +43,8 @@ class DistanceModel(Model):
         relation_dropout: float = 0.0,
     ) -> None:
         super().__init__(dim, reciprocal, init, init_scale, max_norm, entity_dropout, relation_dropout)
+        if relation_dropout and self.relations_are_angles:
+            raise ValueError("relation rows that are angles cannot be dropped: leave relation_dropout at 0")
         self.distance = self.norms[norm]()
         self.margin = margin
 

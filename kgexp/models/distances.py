@@ -114,11 +114,13 @@ class ComponentSum(Distance):
         width, num, lead, b = q.shape
         k = c.shape[-1]
         step = min(num, at_a_time(lead * b * k, q.device))
-        scratch.resize_(width * step * lead * b * k)
+        needed = width * step * lead * b * k
+        if len(scratch) < needed:  # at once as large as any piece needs it: what NumPy has seen cannot grow any more
+            scratch.resize_(max(needed, width * at_a_time(1, q.device)))
         if b == 1:  # in the order of the rows
-            memory = scratch.view(width, lead, b, k, step).movedim(-1, 1)
+            memory = scratch[:needed].view(width, lead, b, k, step).movedim(-1, 1)
         else:
-            memory = scratch.view(width, step, lead, b, k)
+            memory = scratch[:needed].view(width, step, lead, b, k)
         for start in range(0, num, step):
             some = slice(start, min(start + step, num))
             z = memory[:, : some.stop - start]
@@ -155,9 +157,11 @@ class Moduli(ComponentSum):
     width = 2
 
     def norm(self, rows: Tensor) -> Tensor:
-        """See `Distance.norm`; unlike a square root, the norm of a pair has a gradient at zero."""
-        moduli: Tensor = torch.linalg.vector_norm(rows.unflatten(-1, (2, -1)), dim=-2)
-        return moduli.sum(dim=-1)
+        """See `Distance.norm`. The root of a zero, whose gradient is infinite, is left out."""
+        re, im = rows.chunk(2, dim=-1)
+        squares = re * re + im * im
+        zero = squares == 0
+        return squares.masked_fill(zero, 1).sqrt().masked_fill(zero, 0).sum(dim=-1)
 
     def norm_alone(self, rows: Tensor) -> Tensor:
         """See `Distance.norm_alone`."""

@@ -6,7 +6,8 @@ Which ones are kept is a hash of the seed, the step and:
 * for what a triple brings (its head, its tail, a relation row for every side), the side and the triple's position in
   the batch: an entity or relation that occurs in many triples is dropped afresh in each;
 * for what many queries are scored against (sampled candidates, the blocks of an all-entity technique, an answer that
-  is taken from a block), the entity's id: one mask a step, so an entity is the same one in every block and chunk.
+  is taken from a block, all relations), the row's number: one mask a step, so an entity is the same one in every block
+  and chunk.
 
 So neither the blocks' size nor threads nor who owns which rows change a step.
 """
@@ -40,11 +41,16 @@ class Dropout:
 
     def drop(self, batch: Batch, drawn: Mapping[Side, Candidates], rows: Rows) -> Rows:
         """The rows of the batch with numbers dropped; `drawn` are the candidates whose rows they hold."""
+        if not (self._model.entity_dropout or self._model.relation_dropout):
+            return rows
         place = torch.arange(len(batch), device=batch.triples.device)
         entities = {side: self._entities(part, place, side) for side, part in rows.entities.items()}
         relations = {side: self._relations(part, batch.of(side, place), side) for side, part in rows.relations.items()}
         candidates = {side: self.by_id(drawn[side].ids, part) for side, part in rows.candidates.items()}
-        return replace(rows, entities=entities, relations=relations, candidates=candidates, drop=self.by_id)
+        every = None if rows.every_relation is None else self._every_relation(rows.every_relation)
+        return replace(
+            rows, entities=entities, relations=relations, candidates=candidates, every_relation=every, drop=self.by_id
+        )
 
     def by_id(self, ids: Tensor, rows: Tensor) -> Tensor:
         """Entity rows float[…, d] that many queries are scored against, with their ids int64[…]."""
@@ -57,6 +63,10 @@ class Dropout:
     def _relations(self, rows: Tensor, place: Tensor, side: Side) -> Tensor:
         stream = key(self._seed, Purpose.RELATION_DROPOUT, self._step, side)
         return dropped(rows, place, self._model.relation_dropout, stream)
+
+    def _every_relation(self, rows: Tensor) -> Tensor:
+        stream = key(self._seed, Purpose.RELATION_DROPOUT, self._step)
+        return dropped(rows, torch.arange(len(rows), device=rows.device), self._model.relation_dropout, stream)
 
 
 def dropped(rows: Tensor, counters: Tensor, p: float, stream: int) -> Tensor:

@@ -40,8 +40,7 @@ class KvsAll(ScoringTechnique):
         assert batch.targets is not None and batch.examples is not None, "the batch holds queries"
         queries = []
         for side in self.sides:
-            other = Side.HEAD if side is Side.TAIL else Side.TAIL
-            queries.append(model.query(side, batch.of(side, rows.entities[other]), rows.relations[side]))
+            queries.append(model.query(side, batch.of(side, rows.entities[side.other]), rows.relations[side]))
         joined = torch.cat(queries)  # in the order of the batch: its tail queries come first
         block = self.block or entities_at_a_time(len(joined), joined.element_size())
         losses = all_entities_loss(joined, batch.targets, model, loss, entity, rows.drop, block)

@@ -124,8 +124,7 @@ class NegativeSampling(ScoringTechnique):
 
     def _side(self, model: Model, loss: Loss, side: Side, batch: Batch, rows: Rows) -> Tensor:
         """The losses float[x] of one side's examples."""
-        other = Side.HEAD if side is Side.TAIL else Side.TAIL
-        queries = model.query(side, batch.of(side, rows.entities[other]), rows.relations[side])
+        queries = model.query(side, batch.of(side, rows.entities[side.other]), rows.relations[side])
         answers = model.score_pairs(queries, batch.of(side, rows.entities[side]))
         scores = self._scores(model, queries, rows.candidates[side])
         if side in rows.masks:

@@ -36,8 +36,7 @@ class OneVsAll(ScoringTechnique):
         """See `ScoringTechnique.loss`."""
         queries, answers = [], []
         for side in self.sides:
-            other = Side.HEAD if side is Side.TAIL else Side.TAIL
-            queries.append(model.query(side, rows.entities[other], rows.relations[side]))
+            queries.append(model.query(side, rows.entities[side.other], rows.relations[side]))
             answers.append(batch.triples[:, side.column])
         # One product for both sides: the larger, the faster.
         joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)

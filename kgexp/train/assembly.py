@@ -75,7 +75,7 @@ class Parts:
     def estimate(self, storage: Storage) -> Estimate:
         """The memory that training and evaluation will take, with tables in `storage`."""
         model, itemsize = self.objective.model, self.dtype.itemsize
-        n, batch_size = self.graph.num_entities, min(self.config["train"]["batch_size"], len(self.graph.train))
+        n, batch_size = self.graph.num_entities, self._batch_size
         evaluation = self.config["evaluation"]
         work = (self.objective.scoring.working_numbers(batch_size, n, model.dim) + self._auxiliary_numbers) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
@@ -182,13 +182,18 @@ class Parts:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
     @property
+    def _batch_size(self) -> int:
+        """The most triples or queries that a batch can hold."""
+        scoring, triples = self.objective.scoring, len(self.graph.train)
+        return min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
+
+    @property
     def _auxiliary_numbers(self) -> int:
         """The most numbers that the auxiliary objective holds in a step."""
         auxiliary, scoring, model = self.objective.auxiliary, self.objective.scoring, self.objective.model
         if auxiliary is None:
             return 0
-        size = self.config["train"]["batch_size"]
-        examples = size if scoring.by_query else len(scoring.sides) * min(size, len(self.graph.train))
+        examples = self._batch_size * (1 if scoring.by_query else len(scoring.sides))
         return auxiliary.working_numbers(examples, self._relation_rows, model.dim, model.relation_dim)
 
     def _optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:
@@ -226,7 +231,8 @@ class Parts:
         if model.entity_dropout:
             numbers += scoring.placed_entities(batch_size, self.graph.num_entities) * model.dim
         if model.relation_dropout:
-            numbers += len(scoring.sides) * batch_size * model.relation_dim
+            every = 0 if self.objective.auxiliary is None else self._relation_rows
+            numbers += (len(scoring.sides) * batch_size + every) * model.relation_dim
         return numbers * (3 * self.dtype.itemsize + _HASH_BYTES)
 
     def _table_bytes(self, rows: int, dim: int) -> int:

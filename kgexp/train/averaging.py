@@ -20,19 +20,22 @@ class Averaging:
     """The equal average of the weights at some steps after `begin`, beside each row as its state `average`.
 
     Training does not see it. Evaluations rank with it from the first of these steps on, and so does whoever reads a
-    checkpoint: `model_weight` says which tensor to take.
+    checkpoint: `model_weight` says which tensor to take. A run that was made longer, and whose average began before the
+    new `begin`, begins it anew; steps that it had passed by then are not in it.
 
     Attributes:
         tables: those that are trained; they have the state `average` unless `begin` is None.
         cadence: the steps whose weights are averaged.
         begin: the last step whose weights are not; None averages nothing.
         count: weights averaged so far.
+        first: the step whose weights were the first of them.
     """
 
     tables: tuple[Table, ...]
     cadence: Cadence
     begin: int | None
     count: int = 0
+    first: int = -1
 
     @property
     def model_weight(self) -> str:
@@ -41,12 +44,9 @@ class Averaging:
 
     def update(self, step: int, steps_per_epoch: int) -> None:
         """Takes the weights after `step` steps into the average, if that is due."""
-        if self.begin is None:
-            return
-        if step <= self.begin:
-            self.count = 0  # of a finished run that was made longer: it begins anew, later
-        elif self.cadence.due(step, steps_per_epoch):
+        if self.begin is not None and step > self.begin and self.cadence.due(step, steps_per_epoch):
             self.count += 1
+            self.first = step if self.count == 1 else self.first
             for table in self.tables:
                 tensors = table.state_tensors()
                 tensors[AVERAGE].lerp_(tensors["weight"], 1 / self.count)
@@ -65,11 +65,16 @@ class Averaging:
 
     def state_dict(self) -> dict[str, Any]:
         """How much is averaged, as JSON values; the average itself is in the tables."""
-        return {"count": self.count}
+        return {"count": self.count, "first": self.first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back a `state_dict`."""
-        self.count = state["count"]
+        self.count, self.first = state["count"], state["first"]
+
+    def begin_anew_if_early(self) -> None:
+        """Forgets an average that began before `begin` would have it, in a run that was made longer."""
+        if self.begin is not None and self.first <= self.begin:
+            self.count = 0
 
     @torch.no_grad()
     def _exchange(self) -> None:

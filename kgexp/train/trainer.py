@@ -121,6 +121,7 @@ class Trainer:
         self.best_metrics = state["best_metrics"]
         self.schedule.load_state_dict(state["schedule"])
         self.averaging.load_state_dict(state["averaging"])
+        self.averaging.begin_anew_if_early()
         self.meter.load_state_dict(state["meter"])
 
     def _settle(self, stop: StopSignal) -> None:

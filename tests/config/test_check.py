@@ -245,6 +245,7 @@ def test_a_key_that_is_like_no_other_gets_no_guess():
 @pytest.mark.parametrize(
     ("choices", "words"),
     [
+        (["model=rotate", "regularizer.relation_weight=0.1"], r"regularizer\.relation_weight is 0\.1.*are angles"),
         (["scoring=negatives", "loss.label_smoothing=0.1"], r"loss\.label_smoothing is 0\.1.*scoring=onevsall"),
         (["scoring=onevssample", "loss=logistic", "loss.label_smoothing=0.1"], r"set it to 0"),
         (["scoring=negatives", "scoring.uniform_share=0.5"], r"scoring\.uniform_share is 0\.5.*degree_exponent"),

@@ -6,8 +6,9 @@ from plain_losses import LOSSES, Sgd
 from plain_step import factors
 
 from kgexp.models.complex import ComplEx
-from kgexp.scoring.batch import Batch
-from kgexp.scoring.dropout import dropped
+from kgexp.randomness import Purpose, key
+from kgexp.scoring.batch import Batch, Rows
+from kgexp.scoring.dropout import Dropout, dropped
 from kgexp.scoring.kvsall import KvsAll
 from kgexp.scoring.onevsall import OneVsAll
 from kgexp.train.queries import QueryBatches
@@ -80,3 +81,11 @@ def test_a_relation_is_dropped_afresh_in_every_triple(world):
         dropped(world.relations[:1].expand(2, -1), torch.arange(2), 0.5, stream=stream).eq(0) for stream in (1, 2)
     )
     assert not torch.equal(one[0], one[1]) and not torch.equal(one, other)
+
+
+def test_relations_that_are_all_candidates_are_dropped_by_their_number(world):
+    model = ComplEx(8, relation_dropout=0.4)
+    rows = Rows({}, {}, {}, {}, world.relations)
+    kept = Dropout(model, seed=3, step=5).drop(Batch(5, world.triples), {}, rows).every_relation
+    stream = key(3, Purpose.RELATION_DROPOUT, 5)
+    assert torch.equal(kept, world.relations * torch.stack([factors(0.4, stream, i, 8) for i in range(2 * world.m)]))
