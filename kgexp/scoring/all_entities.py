@@ -7,26 +7,45 @@ block holds all entities its scores are kept, and nothing is computed twice.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.batch import Drop
+from kgexp.scoring.batch import Batch, Candidates, Drop
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.targets import Targets
+from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Block, Table
 
 #: Bytes of scores that are held at once unless a technique's `block` says otherwise.
 _SCORE_BYTES = 256 << 20
 
 
-def entities_at_a_time(queries: int, itemsize: int) -> int:
-    """How many entities to score at a time, for so many queries and bytes a score."""
-    return max(1, _SCORE_BYTES // (queries * itemsize))
+class AllEntities(ScoringTechnique):
+    """What techniques that score against every entity share.
+
+    Args:
+        sides: see `ScoringTechnique`.
+        block: entities scored at a time; 0 takes as many as make 256 MB of scores. More than one block means
+            that scores are computed twice, once for the statistic of the loss and once for the gradient.
+    """
+
+    def __init__(self, sides: str = "both", block: int = 0) -> None:
+        super().__init__(sides)
+        self.block = block
+
+    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
+        """None are gathered: the table gives blocks of its rows."""
+        return {}
+
+    def block_size(self, queries: int, itemsize: int) -> int:
+        """How many entities to score at a time, for so many queries and bytes a score."""
+        return self.block or max(1, _SCORE_BYTES // (queries * itemsize))
 
 
 def all_entities_loss(

@@ -1,39 +1,26 @@
 """KvsAll: every distinct query of train against all entities, with the set of all its train answers."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.all_entities import all_entities_loss, entities_at_a_time
-from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
+from kgexp.scoring.all_entities import AllEntities, all_entities_loss
+from kgexp.scoring.batch import Batch, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
-from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Table
 
 
-class KvsAll(ScoringTechnique):
+class KvsAll(AllEntities):
     """An example is a distinct query (Dettmers et al., AAAI 2018; Ruffinelli et al., ICLR 2020).
 
     The batch must come with its targets. A regulariser sees one triple of each query, which is drawn anew each time:
     in expectation the mean over the query's triples.
 
     Args:
-        sides: see `ScoringTechnique`.
-        block: see `OneVsAll`.
+        sides, block: see `AllEntities`.
     """
 
     by_query = True
-
-    def __init__(self, sides: str = "both", block: int = 0) -> None:
-        super().__init__(sides)
-        self.block = block
-
-    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
-        """None are gathered: the table gives blocks of its rows."""
-        return {}
 
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
         """See `ScoringTechnique.loss`."""
@@ -42,17 +29,17 @@ class KvsAll(ScoringTechnique):
         for side in self.sides:
             queries.append(model.query(side, batch.of(side, rows.entities[side.other]), rows.relations[side]))
         joined = torch.cat(queries)  # in the order of the batch: its tail queries come first
-        block = self.block or entities_at_a_time(len(joined), joined.element_size())
+        block = self.block_size(len(joined), joined.element_size())
         losses = all_entities_loss(joined, batch.targets, model, loss, entity, rows.drop, block)
         parts = losses.split([len(part) for part in queries])
         return weighted_mean(dict(zip(self.sides, parts, strict=True)), batch)
 
     def placed_entities(self, batch_size: int, num_entities: int) -> int:
         """See `ScoringTechnique.placed_entities`."""
-        return 2 * batch_size + min(num_entities, self.block or entities_at_a_time(batch_size, itemsize=4))
+        return 2 * batch_size + min(num_entities, self.block_size(batch_size, itemsize=4))
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`; as `OneVsAll` with one query an element of the batch. The answers'
         own scores and ids are fewer than the scores."""
-        block = min(num_entities, self.block or entities_at_a_time(batch_size, itemsize=4))
+        block = min(num_entities, self.block_size(batch_size, itemsize=4))
         return (num_entities + block + 14 * batch_size) * dim + 6 * batch_size * block

@@ -1,36 +1,22 @@
 """1vsAll: every triple's queries against all entities, with the triple's own answer as the one that is right."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.all_entities import all_entities_loss, entities_at_a_time
-from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
+from kgexp.scoring.all_entities import AllEntities, all_entities_loss
+from kgexp.scoring.batch import Batch, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.targets import Targets
-from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.table import Table
 
 
-class OneVsAll(ScoringTechnique):
+class OneVsAll(AllEntities):
     """The full softmax (or logistic loss) over all entities (Lacroix et al., ICML 2018; Ruffinelli et al. 2020).
 
     Args:
-        sides: see `ScoringTechnique`.
-        block: entities scored at a time; 0 takes as many as make 256 MB of scores. More than one block means
-            that scores are computed twice, once for the statistic of the loss and once for the gradient.
+        sides, block: see `AllEntities`.
     """
-
-    def __init__(self, sides: str = "both", block: int = 0) -> None:
-        super().__init__(sides)
-        self.block = block
-
-    def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
-        """None are gathered: the table gives blocks of its rows."""
-        return {}
 
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
         """See `ScoringTechnique.loss`."""
@@ -40,22 +26,18 @@ class OneVsAll(ScoringTechnique):
             answers.append(batch.triples[:, side.column])
         # One product for both sides: the larger, the faster.
         joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)
-        block = self._block(len(joined), joined.element_size())
+        block = self.block_size(len(joined), joined.element_size())
         losses = all_entities_loss(joined, targets, model, loss, entity, rows.drop, block)
         return weighted_mean(dict(zip(self.sides, losses.chunk(len(self.sides)), strict=True)), batch)
 
     def placed_entities(self, batch_size: int, num_entities: int) -> int:
         """See `ScoringTechnique.placed_entities`."""
-        return 2 * batch_size + min(num_entities, self._block(len(self.sides) * batch_size, itemsize=4))
+        return 2 * batch_size + min(num_entities, self.block_size(len(self.sides) * batch_size, itemsize=4))
 
     def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
         """See `ScoringTechnique.working_numbers`: the gradient of all rows and of a block, and the block's scores with
         all that a loss makes of them."""
         queries = len(self.sides) * batch_size
-        block = min(num_entities, self._block(queries, itemsize=4))
+        block = min(num_entities, self.block_size(queries, itemsize=4))
         rows = num_entities + block + 8 * batch_size + 6 * queries
         return rows * dim + 6 * queries * block
-
-    def _block(self, queries: int, itemsize: int) -> int:
-        """Entities to score at a time."""
-        return self.block or entities_at_a_time(queries, itemsize)
