@@ -32,6 +32,12 @@ class NonFiniteError(KgexpError):
     exit_code = 3
 
 
+class RankError(KgexpError):
+    """A rank of the job died, or did not come where the others wait for it."""
+
+    exit_code = 1
+
+
 def meant(word: str, words: Iterable[str]) -> str:
     """The end of a sentence about a word that is none of `words`."""
     close = get_close_matches(word, list(words), 1)

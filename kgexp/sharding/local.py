@@ -28,6 +28,7 @@ class LocalTable(Table):
     def __init__(self, name: str, weight: Tensor, state: dict[str, Tensor], optimizer: RowOptimizer) -> None:
         self.name = name
         self.num_rows, self.dim = weight.shape
+        self.bounds, self.first_row = (0, self.num_rows), 0
         self.dtype = weight.dtype
         self.device = weight.device
         self._weight = weight

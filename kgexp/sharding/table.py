@@ -37,10 +37,20 @@ class Block:
 
 
 class Table(Protocol):
-    """Rows float[n, d] spread over whoever owns them, each with the state of the row optimizer."""
+    """Rows float[n, d] spread over whoever owns them, each with the state of the row optimizer.
+
+    Attributes:
+        name: what messages and files call it, such as `entity`.
+        num_rows, dim: n and d.
+        bounds: rank r owns the rows `bounds[r] … bounds[r + 1] - 1`; where every rank holds all of them, rank 0 does.
+        first_row: number of this process's first row; those that it has are in `state_tensors`.
+        dtype, device: of what `gather` gives.
+    """
 
     name: str
     num_rows: int
+    bounds: tuple[int, ...]
+    first_row: int
     dim: int
     dtype: torch.dtype
     device: torch.device
