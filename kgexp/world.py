@@ -10,12 +10,16 @@ class World(Protocol):
         rank: this process's number, from 0.
         size: ranks in all.
         local_rank, local_size: the same among the ranks of this machine.
+        one_machine: whether there is no other machine.
+        store: torch's key-value store of the job, for process groups; None where there is but one rank.
     """
 
     rank: int
     size: int
     local_rank: int
     local_size: int
+    one_machine: bool
+    store: Any
 
     def beat(self, stage: str, step: int | None = None) -> None:
         """Leaves word that this rank is at `stage` (`load`, `train`, `checkpoint`, …), at a step of the training."""
@@ -41,6 +45,7 @@ class Alone(World):
     """A job of one process."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
+    one_machine, store = True, None
 
     def beat(self, stage: str, step: int | None = None) -> None:
         """Nobody listens."""
@@ -59,3 +64,7 @@ class Alone(World):
     def whereabouts(self) -> str:
         """See `World.whereabouts`."""
         return "there is one rank"
+
+
+#: The world of a process that nobody shares its job with.
+ALONE = Alone()

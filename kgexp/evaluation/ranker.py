@@ -94,11 +94,13 @@ class Ranker:
         """int64[3, f, b]: greater, equal and |C| under each mask, and the number of NaN scores."""
         queries = self._make_queries(batch)
         found, candidates, nan = self._count(batch, queries, masks)
-        # Every count of the batch is in `found` now, of the rows of this process: a plain sum over processes.
-        greater, equal = found.cpu().numpy()
+        # What each rank has counted, of its rows, adds up: integers, so in any order.
+        counts = torch.cat([found.flatten(), found.new_tensor([nan])])
+        counts = self.entity.exchange.all_sum(counts).cpu()
+        greater, equal = counts[:-1].reshape(found.shape).numpy()
         lost = ~queries.scored.cpu().numpy()
         greater[:, lost], equal[:, lost] = candidates[:, lost] - 1, 0
-        return np.stack([greater, equal, candidates]), nan + int(lost.sum())
+        return np.stack([greater, equal, candidates]), int(counts[-1]) + int(lost.sum())
 
     def _make_queries(self, batch: Batch) -> Queries:
         side, device = batch.side, self.entity.device
@@ -141,11 +143,12 @@ def subtract(found: Tensor, comparison: Comparison, query: Tensor, column: Tenso
 
 
 def nonfinite_rows(entity: Table, relation: Table, block: int) -> dict[str, int]:
-    """How many of this process's rows of each table hold a NaN or an infinity."""
+    """How many rows of each table hold a NaN or an infinity."""
     found = {}
     for table in (entity, relation):
         bad = [(~piece.rows.isfinite().all(dim=1)).sum() for piece in table.local_blocks(block)]
-        found[table.name] = sum(int(x) for x in bad)
+        mine = torch.tensor([sum(int(x) for x in bad)], device=table.device)
+        found[table.name] = int(table.exchange.all_sum(mine))
     return found
 
 

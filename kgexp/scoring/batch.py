@@ -7,12 +7,20 @@ import torch
 from torch import Tensor
 
 from kgexp.data.sides import Side
+from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.targets import Targets
+
+
+def _none_before() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class Batch:
     """The triples of one step, and which of their queries are its examples.
+
+    Where several ranks train, each has a contiguous part of the whole batch. The numbers that positions decide, and the
+    divisor of means, are those of the whole.
 
     Attributes:
         step: number of the step in the run, from 0; random numbers are drawn for it.
@@ -21,6 +29,11 @@ class Batch:
         examples: of each side, the positions int64[x] of the triples whose query of that side is an example; None
             when every triple gives one for every side that is trained.
         targets: the answers of triple i's one query, where queries have sets of answers; None otherwise.
+        share: which part of the whole batch this is.
+        whole: triples of the whole batch; None where this is all of it.
+        relations_before: gives the relations int64[first] of the whole batch's triples that come before this part.
+        examples_before: of each side, how many examples of the whole batch come before this part's; None where every
+            triple gives one.
     """
 
     step: int
@@ -28,9 +41,32 @@ class Batch:
     weights: Tensor | None = None
     examples: Mapping[Side, Tensor] | None = None
     targets: Targets | None = None
+    share: Share = ALL
+    whole: int | None = None
+    relations_before: Callable[[], Tensor] = _none_before
+    examples_before: Mapping[Side, int] | None = None
 
     def __len__(self) -> int:
         return len(self.triples)
+
+    @property
+    def total(self) -> int:
+        """Triples of the whole batch."""
+        return len(self.triples) if self.whole is None else self.whole
+
+    @property
+    def first(self) -> int:
+        """The position in the whole batch of the first triple."""
+        return self.share.of(self.total)[0]
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many triples of the whole batch each rank has."""
+        return self.share.sizes(self.total)
+
+    def before(self, side: Side) -> int:
+        """How many examples of a side come before this part's."""
+        return self.first if self.examples_before is None else self.examples_before[side]
 
     def of(self, side: Side, values: Tensor) -> Tensor:
         """Values of triples [b, …] for the examples of a side: [x, …]."""
@@ -84,7 +120,11 @@ def weighted_mean(values: Mapping[Side, Tensor], batch: Batch) -> Tensor:
         values: for every side, the values float[x] of its examples.
         batch: has the weights of the triples. A triple of weight 2 counts as two, one of weight 0 not at all; the
             divisor is the number of examples whatever they weigh, so no triple's share hangs on its neighbours.
+
+    Returns:
+        a scalar: of a part of a batch, what it adds to the mean of the whole.
     """
+    examples = batch.total * (len(values) if batch.examples is None else 1)
     if batch.weights is None:
-        return torch.cat(list(values.values())).mean()
-    return torch.cat([value * batch.of(side, batch.weights) for side, value in values.items()]).mean()
+        return torch.cat(list(values.values())).sum() / examples
+    return torch.cat([value * batch.of(side, batch.weights) for side, value in values.items()]).sum() / examples

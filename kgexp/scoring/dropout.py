@@ -43,7 +43,7 @@ class Dropout:
         """The rows of the batch with numbers dropped; `drawn` are the candidates whose rows they hold."""
         if not (self._model.entity_dropout or self._model.relation_dropout):
             return rows
-        place = torch.arange(len(batch), device=batch.triples.device)
+        place = torch.arange(batch.first, batch.first + len(batch), device=batch.triples.device)
         entities = {side: self._entities(part, place, side) for side, part in rows.entities.items()}
         relations = {side: self._relations(part, batch.of(side, place), side) for side, part in rows.relations.items()}
         candidates = {side: self.by_id(drawn[side].ids, part) for side, part in rows.candidates.items()}

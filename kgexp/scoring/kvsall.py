@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from kgexp.models.base import Model
-from kgexp.scoring.all_entities import AllEntities, all_entities_loss
+from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.batch import Batch, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
+from kgexp.scoring.technique import Extent
 from kgexp.sharding.table import Table
 
 
@@ -29,8 +30,7 @@ class KvsAll(AllEntities):
         for side in self.sides:
             queries.append(model.query(side, batch.of(side, rows.entities[side.other]), rows.relations[side]))
         joined = torch.cat(queries)  # in the order of the batch: its tail queries come first
-        block = self.block_size(len(joined), joined.element_size())
-        losses = all_entities_loss(joined, batch.targets, model, loss, entity, rows.drop, block)
+        losses = self.losses(joined, batch.targets, batch.sizes, model, loss, entity, rows.drop)
         parts = losses.split([len(part) for part in queries])
         return weighted_mean(dict(zip(self.sides, parts, strict=True)), batch)
 
@@ -38,8 +38,6 @@ class KvsAll(AllEntities):
         """See `ScoringTechnique.placed_entities`."""
         return 2 * batch_size + min(num_entities, self.block_size(batch_size, itemsize=4))
 
-    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
-        """See `ScoringTechnique.working_numbers`; as `OneVsAll` with one query an element of the batch. The answers'
-        own scores and ids are fewer than the scores."""
-        block = min(num_entities, self.block_size(batch_size, itemsize=4))
-        return (num_entities + block + 14 * batch_size) * dim + 6 * batch_size * block
+    def working_numbers(self, extent: Extent) -> int:
+        """See `ScoringTechnique.working_numbers`. The answers' own scores and ids are fewer than the scores."""
+        return self.numbers(extent, extent.batch, extent.whole)

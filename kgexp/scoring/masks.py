@@ -10,19 +10,19 @@ from kgexp.randomness import Int64
 Bool = npt.NDArray[np.bool_]
 
 
-def equal_mask(side: Side, triples: Int64, ids: Int64, chunk_size: int) -> Bool:
+def equal_mask(side: Side, triples: Int64, ids: Int64, chunk: Int64) -> Bool:
     """Candidates that are the answer: bool[x, k].
 
     Args:
         side: whose queries the triples int64[x, 3] give.
-        triples: the examples, of which `chunk_size` in a row share a row of `ids`.
-        ids: int64[c, k], the candidates.
-        chunk_size: examples in a chunk.
+        triples: the examples.
+        ids: int64[c, k], the candidates of chunks of examples.
+        chunk: int64[x], the row of `ids` that each example shares with the others of its chunk.
     """
-    return np.asarray(ids[np.arange(len(triples)) // chunk_size] == triples[:, side.column, None])
+    return np.asarray(ids[chunk] == triples[:, side.column, None])
 
 
-def known_mask(side: Side, triples: Int64, ids: Int64, chunk_size: int, known: KnownTriples) -> Bool:
+def known_mask(side: Side, triples: Int64, ids: Int64, chunk: Int64, known: KnownTriples) -> Bool:
     """Candidates with which the query is a triple of train, the answer among them: bool[x, k]; see `equal_mask`.
 
     Every known answer is looked up in the sorted candidates of its chunk, so nothing grows with the entities.
@@ -35,7 +35,7 @@ def known_mask(side: Side, triples: Int64, ids: Int64, chunk_size: int, known: K
     span = max(ids.max(initial=0), entity.max(initial=0)) + 1
     keys = (np.arange(len(ids))[:, None] * span + ids).reshape(-1)
     order = np.argsort(keys, kind="stable")
-    wanted = example // chunk_size * span + entity
+    wanted = chunk[example] * span + entity
     first, last = (np.searchsorted(keys, wanted, side=end, sorter=order) for end in ("left", "right"))
     hits = last - first  # a candidate may be drawn more than once
     places = np.repeat(first - (np.cumsum(hits) - hits), hits) + np.arange(hits.sum())

@@ -1,6 +1,7 @@
 """Negative sampling: every triple against a few random entities, shared by the triples of a chunk."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.masks import Bool, equal_mask, known_mask
 from kgexp.scoring.samplers import Degree, Sampler, Uniform
-from kgexp.scoring.technique import ScoringTechnique
+from kgexp.scoring.technique import Extent, ScoringTechnique
 from kgexp.sharding.table import Table
 
 PURPOSE = {Side.HEAD: Purpose.HEAD_NEGATIVES, Side.TAIL: Purpose.TAIL_NEGATIVES}
@@ -74,20 +75,33 @@ class NegativeSampling(ScoringTechnique):
         if not self.bernoulli:
             return batch
         assert self._head_shares is not None, "prepare comes first"
-        shares = self._head_shares[batch.triples[:, 1].cpu().numpy()]
-        head = torch.from_numpy(uniform(key(seed, Purpose.SIDES, batch.step), np.arange(len(batch))) < shares)
-        head = head.to(batch.triples.device)
-        examples = {Side.TAIL: (~head).nonzero().squeeze(-1), Side.HEAD: head.nonzero().squeeze(-1)}
-        return Batch(batch.step, batch.triples, batch.weights, examples)
+        shares = self._head_shares
+        stream = key(seed, Purpose.SIDES, batch.step)
+
+        def heads(relations: Tensor, first: int) -> Tensor:
+            drawn = uniform(stream, np.arange(first, first + len(relations)))
+            return torch.from_numpy(drawn < shares[relations.cpu().numpy()])
+
+        earlier = int(heads(batch.relations_before(), 0).sum())
+        head = heads(batch.triples[:, 1], batch.first).to(batch.triples.device)
+        return replace(
+            batch,
+            examples={Side.TAIL: (~head).nonzero().squeeze(-1), Side.HEAD: head.nonzero().squeeze(-1)},
+            examples_before={Side.TAIL: batch.first - earlier, Side.HEAD: earlier},
+        )
 
     def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
         """See `ScoringTechnique.candidates`."""
         device = batch.triples.device
         drawn = {}
         for side in self.sides:
-            triples = batch.of(side, batch.triples)
-            ids = self._draw(key(seed, PURPOSE[side], batch.step), -(-len(triples) // self.chunk_size), num_entities)
-            mask = self._mask(side, triples.cpu().numpy(), ids) if self.mask != "none" else None
+            triples, before = batch.of(side, batch.triples), batch.before(side)
+            chunks = range(before // self.chunk_size, -(-(before + len(triples)) // self.chunk_size))
+            ids = self._draw(key(seed, PURPOSE[side], batch.step), chunks if len(triples) else range(0), num_entities)
+            mask = None
+            if self.mask != "none":
+                chunk = (before % self.chunk_size + np.arange(len(triples))) // self.chunk_size
+                mask = self._mask(side, triples.cpu().numpy(), ids, chunk)
             drawn[side] = Candidates(
                 torch.from_numpy(ids).to(device), None if mask is None else torch.from_numpy(mask).to(device)
             )
@@ -102,42 +116,48 @@ class NegativeSampling(ScoringTechnique):
         chunks = -(-batch_size // self.chunk_size)
         return 2 * batch_size + len(self.sides) * chunks * self.negatives
 
-    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+    def working_numbers(self, extent: Extent) -> int:
         """See `ScoringTechnique.working_numbers`."""
+        batch_size, dim = extent.batch, extent.dim
         chunks = -(-batch_size // self.chunk_size)
         rows = 2 * batch_size + len(self.sides) * chunks * self.negatives
         # Rows: distinct, spread over their places, and the gradients of both; queries and their parts come on top.
         scores = (3 if self.mask == "none" else 5) * len(self.sides) * batch_size * self.negatives
         return 4 * rows * dim + 6 * len(self.sides) * batch_size * dim + scores
 
-    def _draw(self, stream: int, chunks: int, num_entities: int) -> Int64:
-        """The ids int64[c, k] of every chunk's candidates."""
-        counters = np.arange(chunks * self.negatives).reshape(chunks, self.negatives)
-        return (self._sampler or Uniform(num_entities)).draw(stream, counters)
+    def _draw(self, stream: int, chunks: range, num_entities: int) -> Int64:
+        """The ids int64[c, k] of the candidates of chunks, by their numbers in the whole batch."""
+        counters = np.arange(chunks.start * self.negatives, chunks.stop * self.negatives)
+        return (self._sampler or Uniform(num_entities)).draw(stream, counters.reshape(-1, self.negatives))
 
-    def _mask(self, side: Side, triples: Int64, ids: Int64) -> Bool:
-        """See `Candidates.mask`."""
+    def _mask(self, side: Side, triples: Int64, ids: Int64, chunk: Int64) -> Bool:
+        """See `Candidates.mask`; `chunk` int64[x] has the row of `ids` that each example uses."""
         if self.mask == "equal":
-            return equal_mask(side, triples, ids, self.chunk_size)
+            return equal_mask(side, triples, ids, chunk)
         assert self._known is not None, "prepare comes first"
-        return known_mask(side, triples, ids, self.chunk_size, self._known)
+        return known_mask(side, triples, ids, chunk, self._known)
 
     def _side(self, model: Model, loss: Loss, side: Side, batch: Batch, rows: Rows) -> Tensor:
         """The losses float[x] of one side's examples."""
         queries = model.query(side, batch.of(side, rows.entities[side.other]), rows.relations[side])
         answers = model.score_pairs(queries, batch.of(side, rows.entities[side]))
-        scores = self._scores(model, queries, rows.candidates[side])
+        scores = self._scores(model, queries, rows.candidates[side], batch.before(side) % self.chunk_size)
         if side in rows.masks:
             scores = scores.masked_fill(rows.masks[side], -torch.inf)
         return loss.sampled(answers, scores)
 
-    def _scores(self, model: Model, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Queries float[x, d] against the candidates float[c, k, d] of their chunks: float[x, k]."""
-        whole = len(queries) // self.chunk_size
-        cut = whole * self.chunk_size
+    def _scores(self, model: Model, queries: Tensor, candidates: Tensor, offset: int) -> Tensor:
+        """Queries float[x, d] against the candidates float[c, k, d] of their chunks: float[x, k]; `offset` queries of
+        the first chunk belong to the ranks before."""
+        first = min(self.chunk_size - offset, len(queries)) if offset else 0
+        whole = (len(queries) - first) // self.chunk_size
+        cut = first + whole * self.chunk_size
         scores = []
-        if whole:  # in one product; the last chunk may be smaller
-            scores.append(model.score(queries[:cut].unflatten(0, (whole, -1)), candidates[:whole]).flatten(0, 1))
+        if first:
+            scores.append(model.score(queries[:first], candidates[0]))
+            candidates = candidates[1:]
+        if whole:  # in one product; the first and the last chunk may be smaller
+            scores.append(model.score(queries[first:cut].unflatten(0, (whole, -1)), candidates[:whole]).flatten(0, 1))
         if cut < len(queries):
             scores.append(model.score(queries[cut:], candidates[whole]))
         return torch.cat(scores) if scores else queries.new_zeros(0, candidates.shape[1])

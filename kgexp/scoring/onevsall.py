@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from kgexp.models.base import Model
-from kgexp.scoring.all_entities import AllEntities, all_entities_loss
+from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.batch import Batch, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
+from kgexp.scoring.technique import Extent
 from kgexp.scoring.targets import Targets
 from kgexp.sharding.table import Table
 
@@ -26,18 +27,14 @@ class OneVsAll(AllEntities):
             answers.append(batch.triples[:, side.column])
         # One product for both sides: the larger, the faster.
         joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)
-        block = self.block_size(len(joined), joined.element_size())
-        losses = all_entities_loss(joined, targets, model, loss, entity, rows.drop, block)
+        sizes = [len(self.sides) * size for size in batch.sizes]
+        losses = self.losses(joined, targets, sizes, model, loss, entity, rows.drop)
         return weighted_mean(dict(zip(self.sides, losses.chunk(len(self.sides)), strict=True)), batch)
 
     def placed_entities(self, batch_size: int, num_entities: int) -> int:
         """See `ScoringTechnique.placed_entities`."""
         return 2 * batch_size + min(num_entities, self.block_size(len(self.sides) * batch_size, itemsize=4))
 
-    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
-        """See `ScoringTechnique.working_numbers`: the gradient of all rows and of a block, and the block's scores with
-        all that a loss makes of them."""
-        queries = len(self.sides) * batch_size
-        block = min(num_entities, self.block_size(queries, itemsize=4))
-        rows = num_entities + block + 8 * batch_size + 6 * queries
-        return rows * dim + 6 * queries * block
+    def working_numbers(self, extent: Extent) -> int:
+        """See `ScoringTechnique.working_numbers`."""
+        return self.numbers(extent, len(self.sides) * extent.batch, len(self.sides) * extent.whole)

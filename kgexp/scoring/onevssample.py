@@ -6,6 +6,7 @@ import numpy as np
 
 from kgexp.randomness import Int64, Permutation
 from kgexp.scoring.negatives import NegativeSampling
+from kgexp.scoring.technique import Extent
 
 
 class OneVsSample(NegativeSampling):
@@ -26,13 +27,13 @@ class OneVsSample(NegativeSampling):
         """See `ScoringTechnique.placed_entities`."""
         return 2 * batch_size + len(self.sides) * min(self.negatives, num_entities)
 
-    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+    def working_numbers(self, extent: Extent) -> int:
         """See `ScoringTechnique.working_numbers`."""
-        k = min(self.negatives, num_entities)
+        k, batch_size, dim = min(self.negatives, extent.entities), extent.batch, extent.dim
         sides = len(self.sides)
         return 4 * (2 * batch_size + sides * k) * dim + 6 * sides * batch_size * dim + 5 * sides * batch_size * k
 
-    def _draw(self, stream: int, chunks: int, num_entities: int) -> Int64:
+    def _draw(self, stream: int, chunks: range, num_entities: int) -> Int64:
         """The ids int64[1, k] of the sample; no rows where there is no example."""
         sample = Permutation(num_entities, stream)(np.arange(min(self.negatives, num_entities)))
-        return np.tile(sample, (chunks, 1))
+        return np.tile(sample, (len(chunks), 1))

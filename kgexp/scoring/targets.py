@@ -1,9 +1,12 @@
 """The answers of queries against all entities: one each, or a set each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from kgexp.sharding.exchange import Exchange
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,15 @@ class Targets:
     def one_each(cls, answers: Tensor, n: int) -> "Targets":
         """The targets of queries with one answer each, int64[q]."""
         return cls(torch.arange(len(answers), device=answers.device), answers, torch.ones_like(answers), n)
+
+    def of_all(self, exchange: Exchange, sizes: Sequence[int]) -> "Targets":
+        """The targets of the queries of all ranks, of which rank r has `sizes[r]`, in the order of the ranks."""
+        if exchange.ranks == 1:
+            return self
+        counts = exchange.all_gather(self.counts, sizes)
+        pairs = [int(part.sum()) for part in counts.split(list(sizes))]
+        query = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        return Targets(query, exchange.all_gather(self.entity, pairs), counts, self.n)
 
     @property
     def others(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -13,6 +14,25 @@ from kgexp.scoring.losses import Loss
 from kgexp.sharding.table import Table
 
 _SIDES = {"both": (Side.TAIL, Side.HEAD), "tail": (Side.TAIL,), "head": (Side.HEAD,)}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How large a step is for one rank.
+
+    Attributes:
+        batch: triples (or queries, where these are the examples) that the rank has of a batch.
+        whole: those that all ranks have.
+        rows: entity rows that the rank holds.
+        entities: n.
+        dim: d.
+    """
+
+    batch: int
+    whole: int
+    rows: int
+    entities: int
+    dim: int
 
 
 class ScoringTechnique(ABC):
@@ -53,6 +73,6 @@ class ScoringTechnique(ABC):
         """The most entity rows that a step scores at once, counted in every place they take: what dropout copies."""
 
     @abstractmethod
-    def working_numbers(self, batch_size: int, num_entities: int, dim: int) -> int:
+    def working_numbers(self, extent: Extent) -> int:
         """The most numbers that a step holds at once, gathered rows, scores and gradients together: an estimate
         from above, dropout aside, for the memory bound that is printed before a run."""

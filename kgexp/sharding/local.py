@@ -1,18 +1,24 @@
 """`sharding=none`: every row is in this process, in memory or in a memory-mapped file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kgexp.optim.base import RowOptimizer
-from kgexp.randomness import Float64, Int64
+from kgexp.sharding.base import Sharding, TableSpec
+from kgexp.sharding.exchange import Exchange
+from kgexp.sharding.owners import Owners
+from kgexp.sharding.route import Plan, Route, local_plan
 from kgexp.sharding.table import Block, Table
-from kgexp.storage.base import Storage
+from kgexp.world import World
 
 #: Numbers drawn at a time when a table is filled.
 _FILL = 1 << 22
+
+_Kind = TypeVar("_Kind", bound="LocalTable")
 
 
 class LocalTable(Table):
@@ -28,7 +34,8 @@ class LocalTable(Table):
     def __init__(self, name: str, weight: Tensor, state: dict[str, Tensor], optimizer: RowOptimizer) -> None:
         self.name = name
         self.num_rows, self.dim = weight.shape
-        self.bounds, self.first_row = (0, self.num_rows), 0
+        self.bounds, self.first_row, self.local_rows = (0, self.num_rows), 0, self.num_rows
+        self.exchange = Exchange()
         self.dtype = weight.dtype
         self.device = weight.device
         self._weight = weight
@@ -37,23 +44,23 @@ class LocalTable(Table):
         self._grad: Tensor | None = None  # of all rows: made when a technique scores against all entities
         self._grad_in_use = False
 
-    def gather(self, ids: Tensor) -> Tensor:
+    def gather(self, route: Route) -> Tensor:
         """See `Table.gather`."""
-        return self._weight.index_select(0, ids).requires_grad_()
+        return self._weight.index_select(0, route.ids).requires_grad_()
 
     def read(self, ids: Tensor) -> Tensor:
         """See `Table.read`."""
         return self._weight.index_select(0, ids.reshape(-1)).reshape(*ids.shape, self.dim)
 
-    def update(self, ids: Tensor, grad: Tensor, factor: float = 1.0) -> None:
+    def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
         """See `Table.update`."""
         if self._grad is not None and self._grad_in_use:
-            self._grad.index_add_(0, ids, grad)
+            self._grad.index_add_(0, route.ids, grad)
             self._optimizer.step(self._weight, self._state, None, self._grad, factor)
             self._grad.zero_()
             self._grad_in_use = False
         else:
-            self._optimizer.step(self._weight, self._state, ids, grad, factor)
+            self._optimizer.step(self._weight, self._state, route.ids, grad, factor)
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """See `Table.local_blocks`."""
@@ -70,29 +77,50 @@ class LocalTable(Table):
         return {"weight": self._weight, **self._state}
 
 
-class LocalSharding:
+def local_table(spec: TableSpec, rows: range, suffix: str = "", kind: type[_Kind] = LocalTable) -> _Kind:
+    """A new table of the rows `rows` of a larger one, numbered from 0.
+
+    Args:
+        spec: the whole table.
+        rows: those that are wanted.
+        suffix: tells the files of this process from those of others, where the storage has files.
+        kind: the class of the table.
+    """
+    weight = spec.storage.empty(f"{spec.name}{suffix}.weight", (len(rows), spec.dim), spec.dtype, spec.device)
+    size = max(1, _FILL // spec.dim)
+    for start in range(0, len(rows), size):
+        ids = np.arange(rows.start + start, min(rows.start + start + size, rows.stop), dtype=np.int64)
+        weight[start : start + size] = torch.from_numpy(spec.initial(ids))
+    state = {
+        key: spec.storage.empty(f"{spec.name}{suffix}.{key}", shape, spec.dtype, spec.device).zero_()
+        for key, shape in spec.optimizer.state_shapes(len(rows), spec.dim).items()
+    }
+    return kind(spec.name, weight, state, spec.optimizer)
+
+
+class LocalSharding(Sharding):
     """Makes tables whose rows all live in this process."""
 
-    def table(
-        self,
-        name: str,
-        num_rows: int,
-        dim: int,
-        initial: Callable[[Int64], Float64],
-        optimizer: RowOptimizer,
-        storage: Storage,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> LocalTable:
-        """A new table `name` float[num_rows, dim], its rows drawn by `initial` (ids int64[u] to float64[u, dim]),
-        its optimizer state zero, its memory taken from `storage`."""
-        weight = storage.empty(f"{name}.weight", (num_rows, dim), dtype, device)
-        size = max(1, _FILL // dim)
-        for start in range(0, num_rows, size):
-            ids = np.arange(start, min(start + size, num_rows), dtype=np.int64)
-            weight[start : start + size] = torch.from_numpy(initial(ids))
-        state = {
-            key: storage.empty(f"{name}.{key}", shape, dtype, device).zero_()
-            for key, shape in optimizer.state_shapes(num_rows, dim).items()
-        }
-        return LocalTable(name, weight, state, optimizer)
+    def open(self, world: World, device: torch.device) -> None:
+        """See `Sharding.open`: there is nobody to connect to."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Sharding.exchange`."""
+        return Exchange()
+
+    def owners(self, num_entities: int) -> Owners:
+        """See `Sharding.owners`."""
+        return Owners(num_entities, 1)
+
+    def entity_table(self, spec: TableSpec) -> LocalTable:
+        """See `Sharding.entity_table`."""
+        return local_table(spec, range(spec.num_rows))
+
+    def relation_table(self, spec: TableSpec) -> LocalTable:
+        """See `Sharding.relation_table`."""
+        return local_table(spec, range(spec.num_rows))
+
+    def plan(self, entity: Tensor, relation: Tensor, signal: int = 0) -> Plan:
+        """See `Sharding.plan`."""
+        return local_plan(entity, relation)

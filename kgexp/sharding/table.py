@@ -2,10 +2,12 @@
 
 The training step is written against this contract alone, so it is the same five lines wherever rows live:
 
-    rows = table.gather(ids)      # a leaf that wants a gradient
-    loss = ...                    # ordinary autograd over ordinary tensors
+    rows = table.gather(route)      # the rows of the distinct ids that the step touches: a leaf that wants a gradient
+    loss = ...                      # ordinary autograd over ordinary tensors
     loss.backward()
-    table.update(ids, rows.grad)  # the row optimizer, once per touched row
+    table.update(route, rows.grad)  # the row optimizer, once per touched row
+
+The route to the rows is planned from the ids alone, which may be done while the step before still computes.
 """
 
 from collections.abc import Iterator
@@ -14,6 +16,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from kgexp.sharding.exchange import Exchange
+from kgexp.sharding.route import Route
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class Table(Protocol):
         name: what messages and files call it, such as `entity`.
         num_rows, dim: n and d.
         bounds: rank r owns the rows `bounds[r] … bounds[r + 1] - 1`; where every rank holds all of them, rank 0 does.
-        first_row: number of this process's first row; those that it has are in `state_tensors`.
+        first_row, local_rows: number of this process's first row, and how many it has: those in `state_tensors`.
+        exchange: reduces over the ranks that own rows.
         dtype, device: of what `gather` gives.
     """
 
@@ -51,20 +57,22 @@ class Table(Protocol):
     num_rows: int
     bounds: tuple[int, ...]
     first_row: int
+    local_rows: int
+    exchange: Exchange
     dim: int
     dtype: torch.dtype
     device: torch.device
 
-    def gather(self, ids: Tensor) -> Tensor:
-        """Distinct ids int64[u], ascending, to a fresh leaf float[u, d] that wants a gradient."""
+    def gather(self, route: Route) -> Tensor:
+        """The rows of `route.ids`: a fresh leaf float[u, d] that wants a gradient."""
 
     def read(self, ids: Tensor) -> Tensor:
-        """Any ids int64[…] to their rows float[…, d], without gradient."""
+        """Any ids int64[…] to their rows float[…, d], without gradient. Every rank calls it, with ids of its own."""
 
-    def update(self, ids: Tensor, grad: Tensor, factor: float = 1.0) -> None:
-        """Applies the row optimizer once to every row touched, at `factor` times its learning rate.
+    def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
+        """Applies the row optimizer once to every row that any rank touched, at `factor` times its learning rate.
 
-        `grad` float[u, d] belongs to `ids`; what was added to the gradient buffers of
+        `grad` float[u, d] belongs to `route.ids`; what was added to the gradient buffers of
         `local_blocks(..., grad=True)` since the last update is added to it."""
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:

@@ -14,6 +14,9 @@ from kgexp.evaluation.evaluator import Evaluator
 from kgexp.optim.averaged import Averaged
 from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
+from kgexp.scoring.share import ALL, Share
+from kgexp.scoring.technique import Extent
+from kgexp.sharding.base import Sharding, TableSpec
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.tracking.tracker import Tracker
@@ -27,6 +30,7 @@ from kgexp.train.queries import QueryBatches
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective
 from kgexp.train.trainer import Trainer
+from kgexp.world import ALONE, World
 
 #: Losses that may wait on a GPU before they are looked at, so that steps need not wait for it.
 _PENDING_LOSSES = 64
@@ -44,6 +48,7 @@ class Parts:
         graph: the data.
         objective: model, technique, losses and regulariser.
         device, dtype: of the tables.
+        sharding: who owns the rows; connected.
     """
 
     config: dict[str, Any]
@@ -51,10 +56,11 @@ class Parts:
     objective: Objective
     device: torch.device
     dtype: torch.dtype
+    sharding: Sharding
 
     @classmethod
-    def of(cls, config: dict[str, Any], graph: Graph, device: torch.device) -> "Parts":
-        """Builds them.
+    def of(cls, config: dict[str, Any], graph: Graph, device: torch.device, world: World = ALONE) -> "Parts":
+        """Builds them, and connects the ranks of the job.
 
         Raises:
             ConfigError: a class does not take the options that the configuration gives it.
@@ -70,47 +76,50 @@ class Parts:
             auxiliary=make(config["auxiliary"]),
         )
         objective.scoring.prepare(graph)
-        return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]))
+        sharding: Sharding = make(config["sharding"])
+        sharding.open(world, device)
+        return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding)
+
+    @property
+    def share(self) -> Share:
+        """The part of every batch that this rank trains."""
+        return Share(self.sharding.exchange.rank, self.sharding.exchange.ranks)
 
     def estimate(self, storage: Storage) -> Estimate:
-        """The memory that training and evaluation will take, with tables in `storage`."""
-        model, itemsize = self.objective.model, self.dtype.itemsize
-        n, batch_size = self.graph.num_entities, self._batch_size
+        """The memory that training and evaluation will take on a rank, with tables in `storage`."""
+        model, itemsize, extent = self.objective.model, self.dtype.itemsize, self._extent
         evaluation = self.config["evaluation"]
-        work = (self.objective.scoring.working_numbers(batch_size, n, model.dim) + self._auxiliary_numbers) * itemsize
+        work = (self.objective.scoring.working_numbers(extent) + self._auxiliary_numbers) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
-        ranking = evaluation["queries"] * min(n, evaluation["block"]) * (itemsize + 4)
+        ranking = evaluation["queries"] * min(extent.rows, evaluation["block"]) * (itemsize + 4)
         tables = {
-            "entity table": self._table_bytes(n, model.dim),
+            "entity table": self._table_bytes(extent.rows, model.dim),
             "relation table": self._table_bytes(self._relation_rows, model.relation_dim),
         }
-        rest = {"a step": work + self._dropout_bytes(batch_size), "ranking": ranking if evaluation["splits"] else 0}
-        return Estimate((tables if storage.in_memory else {}) | rest)
+        rest = {"a step": work + self._dropout_bytes(extent.batch), "ranking": ranking if evaluation["splits"] else 0}
+        if self.share.ranks > 1:
+            rest["exchange"] = self._exchange_bytes
+        return Estimate((tables if storage.in_memory else {}) | rest, self.share.ranks)
 
     def tables(self, storage: Storage) -> tuple[Table, Table]:
         """New entity and relation tables, their rows drawn for the run's seed."""
         model, seed, n = self.objective.model, self.config["seed"], self.graph.num_entities
-        sharding = build(self.config["sharding"], plugins=self.config["plugins"])
-        make = partial(
-            sharding.table,
-            storage=storage,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        make = partial(TableSpec, storage=storage, dtype=self.dtype, device=self.device)
         entities = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
         relations = partial(model.initial_relations, key(seed, Purpose.RELATION_INIT), num_rows=self._relation_rows)
         of_entities, of_relations = self._optimizers()
-        return (
-            make("entity", n, model.dim, entities, of_entities),
-            make("relation", self._relation_rows, model.relation_dim, relations, of_relations),
-        )
+        of_entity = make("entity", n, model.dim, entities, of_entities)
+        of_relation = make("relation", self._relation_rows, model.relation_dim, relations, of_relations)
+        return self.sharding.entity_table(of_entity), self.sharding.relation_table(of_relation)
 
-    def batches(self) -> Batches | QueryBatches:
-        """The batches of the run: of triples, or of queries where these are the technique's examples."""
+    def batches(self, share: Share | None = None) -> Batches | QueryBatches:
+        """The batches of the run: of triples, or of queries where these are the technique's examples. Of each the
+        given share, by default that of this rank."""
         size, seed, scoring = self.config["train"]["batch_size"], self.config["seed"], self.objective.scoring
+        share = share or self.share
         if scoring.by_query:
-            return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype)
-        return Batches(self.graph.train, size, seed, self.device, self.dtype, self.graph.relation_weights)
+            return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype, share)
+        return Batches(self.graph.train, size, seed, self.device, self.dtype, self.graph.relation_weights, share)
 
     def evaluator(
         self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]
@@ -141,9 +150,10 @@ class Parts:
         config, graph = self.config, self.graph
         train = config["train"]
         batches = self.batches()
+        whole = self.batches(ALL)
 
         def describe(step: int) -> str:
-            h, r, t = batches(step).triples[0].tolist()
+            h, r, t = whole(step).triples[0].tolist()
             names = graph.entities.name(h), graph.relations.name(r), graph.entities.name(t)
             epoch, part = divmod(step, batches.steps_per_epoch)
             return f"epoch {epoch}, batch {part}, which begins with the triple {names}"
@@ -166,6 +176,7 @@ class Parts:
             entity=entity,
             relation=relation,
             batches=batches,
+            sharding=self.sharding,
             schedule=schedule,
             averaging=self._averaging((entity, relation), plan.total, batches.steps_per_epoch),
             best=Best(**config["early_stopping"]),
@@ -182,10 +193,20 @@ class Parts:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
     @property
-    def _batch_size(self) -> int:
-        """The most triples or queries that a batch can hold."""
+    def _extent(self) -> Extent:
+        """The most that a step can be for a rank."""
         scoring, triples = self.objective.scoring, len(self.graph.train)
-        return min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
+        n = self.graph.num_entities
+        whole = min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
+        rows = max(self.sharding.owners(n).sizes())
+        return Extent(max(self.share.sizes(whole)), whole, rows, n, self.objective.model.dim)
+
+    @property
+    def _exchange_bytes(self) -> int:
+        """Bytes that rows take on their way: what this rank sends and gets, both ways, and its sum for each row."""
+        extent, scoring = self._extent, self.objective.scoring
+        wanted = min(extent.entities, scoring.placed_entities(extent.batch, extent.entities))
+        return 5 * wanted * extent.dim * self.dtype.itemsize
 
     @property
     def _auxiliary_numbers(self) -> int:
@@ -193,7 +214,7 @@ class Parts:
         auxiliary, scoring, model = self.objective.auxiliary, self.objective.scoring, self.objective.model
         if auxiliary is None:
             return 0
-        examples = self._batch_size * (1 if scoring.by_query else len(scoring.sides))
+        examples = self._extent.batch * (1 if scoring.by_query else len(scoring.sides))
         return auxiliary.working_numbers(examples, self._relation_rows, model.dim, model.relation_dim)
 
     def _optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:

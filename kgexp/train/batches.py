@@ -11,6 +11,7 @@ from torch import Tensor
 from kgexp.data.graph import Split
 from kgexp.randomness import Float64, Int64, Permutation, Purpose, key
 from kgexp.scoring.batch import Batch
+from kgexp.scoring.share import ALL, Share
 
 #: Positions of the order computed at once.
 _POSITIONS = 1 << 16
@@ -25,6 +26,7 @@ class Batches:
         seed: of the run.
         device, dtype: where the batches go, and of what type their weights are.
         relation_weights: float64[m], which multiply the triples' own weights; None if all are 1.
+        share: the part of every batch that is wanted.
     """
 
     def __init__(
@@ -35,24 +37,35 @@ class Batches:
         device: torch.device,
         dtype: torch.dtype,
         relation_weights: Float64 | None = None,
+        share: Share = ALL,
     ) -> None:
         self._split = split
+        self._share = share
         self._relation_weights = relation_weights
-        self._batch_size = batch_size
         self._device = device
         self._dtype = dtype
         self.triples = len(split.triples)
-        self.steps_per_epoch = -(-self.triples // batch_size)
-        self._order = Order(self.triples, batch_size, seed)
+        self._order = Order(self.triples, batch_size, seed, share)
+        self.steps_per_epoch = self._order.steps
 
     def __call__(self, step: int) -> Batch:
         """The batch of `step`, counted from 0 over all epochs."""
         epoch, part = divmod(step, self.steps_per_epoch)
-        start = part * self._batch_size
-        stop = min(start + self._batch_size, len(self._split.triples))
-        chosen = self._order(epoch, start, stop)
+        chosen = self._order(epoch, part)
         triples = torch.from_numpy(self._split.triples[chosen].astype(np.int64)).to(self._device)
-        return Batch(step, triples, self._weights(chosen))
+
+        def relations_before() -> Tensor:
+            before = self._split.triples[self._order.before(epoch, part), 1]
+            return torch.from_numpy(before.astype(np.int64))
+
+        return Batch(
+            step,
+            triples,
+            self._weights(chosen),
+            share=self._share,
+            whole=self._order.whole(part),
+            relations_before=relations_before,
+        )
 
     def _weights(self, chosen: Int64) -> Tensor | None:
         """The weights of triples by their position: their own times their relation's."""
@@ -64,26 +77,44 @@ class Batches:
 
 
 class Order:
-    """The order of every epoch: a seeded permutation of `n` elements.
+    """The order of every epoch, cut into batches: a seeded permutation of `n` elements.
 
     Args:
         n: elements.
-        batch_size: positions that are asked for at a time.
+        batch_size: elements of a batch; the last one of an epoch may be smaller.
         seed: of the run.
+        share: the part of every batch that is wanted; nothing else of it is computed.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int) -> None:
-        self._n, self._batch_size, self._seed = n, batch_size, seed
-        self._cached: tuple[int, int, Int64] | None = None  # epoch, first position, their elements
+    def __init__(self, n: int, batch_size: int, seed: int, share: Share = ALL) -> None:
+        self._n, self._batch_size, self._seed, self._share = n, batch_size, seed, share
+        self.steps = -(-n // batch_size)
+        self._epoch, self._parts = -1, range(0)  # whose elements are computed
+        self._elements: list[Int64] = []
 
-    def __call__(self, epoch: int, start: int, stop: int) -> Int64:
-        """The elements at the positions `start … stop` of an epoch."""
-        if self._cached is not None:
-            cached_epoch, first, order = self._cached
-            if cached_epoch == epoch and first <= start and stop <= first + len(order):
-                return order[start - first : stop - first]
-        size = max(_POSITIONS // self._batch_size, 1) * self._batch_size
-        permutation = Permutation(self._n, key(self._seed, Purpose.ORDER, epoch))
-        order = permutation(np.arange(start, min(start + size, self._n)))
-        self._cached = epoch, start, order
-        return order[: stop - start]
+    def __call__(self, epoch: int, part: int) -> Int64:
+        """The elements of the share of batch `part` of an epoch."""
+        if epoch != self._epoch or part not in self._parts:
+            parts = range(part, min(part + max(_POSITIONS * self._share.ranks // self._batch_size, 1), self.steps))
+            spans = [self._span(p) for p in parts]
+            order = self._permutation(epoch)(np.concatenate([np.arange(start, stop) for start, stop in spans]))
+            ends = np.cumsum([stop - start for start, stop in spans])
+            self._epoch, self._parts, self._elements = epoch, parts, np.split(order, ends[:-1])
+        return self._elements[part - self._parts.start]
+
+    def whole(self, part: int) -> int:
+        """How many elements the whole batch `part` has."""
+        return min(self._batch_size, self._n - part * self._batch_size)
+
+    def before(self, epoch: int, part: int) -> Int64:
+        """The elements of batch `part` that come before the share."""
+        return self._permutation(epoch)(np.arange(part * self._batch_size, self._span(part)[0]))
+
+    def _span(self, part: int) -> tuple[int, int]:
+        """First position and one past the last of the share of a batch."""
+        first = part * self._batch_size
+        start, stop = self._share.of(self.whole(part))
+        return first + start, first + stop
+
+    def _permutation(self, epoch: int) -> Permutation:
+        return Permutation(self._n, key(self._seed, Purpose.ORDER, epoch))

@@ -11,10 +11,12 @@ class Estimate:
     """Bytes by what they are for; libraries and memory-mapped data are not counted.
 
     Attributes:
-        parts: name to bytes.
+        parts: name to bytes, of a rank.
+        ranks: how many such ranks there are.
     """
 
     parts: Mapping[str, int]
+    ranks: int = 1
 
     @property
     def total(self) -> int:
@@ -24,7 +26,8 @@ class Estimate:
     def line(self) -> str:
         """One line for people."""
         parts = ", ".join(f"{name} {size(n)}" for name, n in self.parts.items())
-        return f"memory: {size(self.total)} ({parts}), libraries and mapped data aside"
+        each = f" on each of {self.ranks} ranks" if self.ranks > 1 else ""
+        return f"memory: {size(self.total)}{each} ({parts}), libraries and mapped data aside"
 
     def check(self, available: int | None, dim: int) -> None:
         """Refuses what cannot fit in `available` bytes (None is unknown), for rows of `dim` reals.

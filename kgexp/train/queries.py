@@ -15,6 +15,7 @@ from kgexp.data.sides import Side
 from kgexp.errors import ConfigError
 from kgexp.randomness import Int64, Purpose, integers, key
 from kgexp.scoring.batch import Batch
+from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.targets import Targets
 from kgexp.train.batches import Order
 
@@ -54,6 +55,7 @@ class QueryBatches:
         batch_size: queries in a batch.
         seed: of the run.
         device, dtype: where the batches go, and of what type their weights are: a query's is that of its relation.
+        share: the part of every batch that is wanted.
 
     Raises:
         ConfigError: the triples have weights.
@@ -67,6 +69,7 @@ class QueryBatches:
         seed: int,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        share: Share = ALL,
     ) -> None:
         if graph.train.weights is not None:
             raise ConfigError(
@@ -78,20 +81,21 @@ class QueryBatches:
         if graph.relation_weights is not None:
             self._relation_weights = torch.from_numpy(graph.relation_weights).to(device, dtype)
         self._queries = {side: _Queries.of(graph.train, side) for side in sides}
-        self._batch_size, self._seed, self._device = batch_size, seed, device
+        self._seed, self._device, self._share = seed, device, share
         self.triples = sum(len(queries) for queries in self._queries.values())
-        self.steps_per_epoch = -(-self.triples // batch_size)
         self._order = Order(self.triples, batch_size, seed)
+        self.steps_per_epoch = self._order.steps
 
     def __call__(self, step: int) -> Batch:
         """The batch of `step`, counted from 0 over all epochs: one triple of every query, and all answers."""
-        epoch, part = divmod(step, self.steps_per_epoch)
-        start = part * self._batch_size
-        chosen = self._order(epoch, start, min(start + self._batch_size, self.triples))
+        # The sides of a batch are kept apart, and its parts are cut after that: so the order is that of the whole.
+        chosen = self._order(*divmod(step, self.steps_per_epoch))
+        start, stop = self._share.of(len(chosen))
         triples, entities, counts, examples = [], [], [], {}
-        first, place = 0, 0
+        first, place, passed = 0, start, 0
         for side, queries in self._queries.items():
             own = chosen[(chosen >= first) & (chosen < first + len(queries))] - first
+            passed, own = passed + len(own), own[max(start - passed, 0) : max(stop - passed, 0)]
             begins, sizes = queries.offsets[own], queries.offsets[own + 1] - queries.offsets[own]
             drawn = _integers_below(key(self._seed, Purpose.LABELS, step), place + np.arange(len(own)), sizes)
             triples.append(self._split.triples[queries.triples[begins + drawn]])
@@ -99,14 +103,14 @@ class QueryBatches:
             pairs = np.repeat(begins - (ends - sizes), sizes) + np.arange(sizes.sum())
             entities.append(self._split.triples[queries.triples[pairs], side.column])
             counts.append(sizes)
-            examples[side] = torch.arange(place, place + len(own), device=self._device)
+            examples[side] = torch.arange(place - start, place - start + len(own), device=self._device)
             first, place = first + len(queries), place + len(own)
         answers = self._tensor(counts)
         query = torch.arange(len(answers), device=self._device).repeat_interleave(answers)
         targets = Targets(query, self._tensor(entities), answers, self._n)
         held = self._tensor(triples)
         weights = None if self._relation_weights is None else self._relation_weights[held[:, 1]]
-        return Batch(step, held, weights, examples, targets)
+        return Batch(step, held, weights, examples, targets, self._share, len(chosen))
 
     def _tensor(self, parts: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(self._device)

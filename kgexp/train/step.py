@@ -14,6 +14,7 @@ from kgexp.scoring.losses import Loss
 from kgexp.scoring.regularizers import Regularizer
 from kgexp.scoring.relation_prediction import RelationPrediction
 from kgexp.scoring.technique import ScoringTechnique
+from kgexp.sharding.route import Plan, Planner, local_plan
 from kgexp.sharding.table import Table
 
 
@@ -30,27 +31,48 @@ class Objective:
     auxiliary: RelationPrediction | None = None
 
 
+@dataclass(frozen=True)
+class Work:
+    """A step that is ready to be done: all that follows from the batch and not from the rows."""
+
+    batch: Batch
+    drawn: Mapping[Side, Candidates]
+    entities: "_Places"
+    relations: "_Places"
+    plan: Plan
+
+
+def prepare(objective: Objective, num_entities: int, batch: Batch, planner: Planner = local_plan) -> Work:
+    """Chooses examples and candidates of a batch, and plans the way to the rows that they need."""
+    batch = objective.scoring.choose(batch, objective.seed)
+    drawn = objective.scoring.candidates(batch, num_entities, objective.seed)
+    entities = _Places.of(_entity_ids(batch, drawn))
+    relations = _Places.of(_relation_ids(objective, batch))
+    return Work(batch, drawn, entities, relations, planner(entities.ids, relations.ids))
+
+
 def train_step(objective: Objective, entity: Table, relation: Table, batch: Batch, factor: float = 1.0) -> Tensor:
-    """One step of training on one batch.
+    """One step of training on one batch, in this process alone: see `run_step`."""
+    return run_step(objective, entity, relation, prepare(objective, entity.num_rows, batch), factor)
+
+
+def run_step(objective: Objective, entity: Table, relation: Table, work: Work, factor: float = 1.0) -> Tensor:
+    """One step of training.
 
     Args:
         objective: what is minimised.
         entity, relation: the tables; their touched rows are updated.
-        batch: the triples.
+        work: the batch, prepared; of every rank its own part of it.
         factor: multiplies the learning rates.
 
     Returns:
-        The loss, the auxiliary one included and the penalty not, a scalar apart from autograd. It may be NaN: whoever
-        keeps the tables checks.
+        The loss of the whole batch, the auxiliary one included and the penalty not, a scalar apart from autograd. It
+        may be NaN: whoever keeps the tables checks.
     """
-    batch = objective.scoring.choose(batch, objective.seed)
-    drawn = objective.scoring.candidates(batch, entity.num_rows, objective.seed)
-    entities = _Places.of(_entity_ids(batch, drawn))
-    relations = _Places.of(_relation_ids(objective, batch))
-
-    entity_rows = entity.gather(entities.ids)
-    relation_rows = relation.gather(relations.ids)
-    rows = _distribute(objective, drawn, entities.split(entity_rows), relations.split(relation_rows))
+    batch, drawn, plan = work.batch, work.drawn, work.plan
+    entity_rows = entity.gather(plan.entity)
+    relation_rows = relation.gather(plan.relation)
+    rows = _distribute(objective, drawn, work.entities.split(entity_rows), work.relations.split(relation_rows))
     dropped = Dropout(objective.model, objective.seed, batch.step).drop(batch, drawn, rows)
     loss = objective.scoring.loss(objective.model, objective.loss, batch, dropped, entity)
     if objective.auxiliary is not None:
@@ -59,9 +81,9 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
     if objective.regularizer is not None:
         total = loss + objective.regularizer.penalty(objective.model, batch, rows)
     total.backward()
-    entity.update(entities.ids, _gradient(entity_rows), factor)
-    relation.update(relations.ids, _gradient(relation_rows), factor)
-    return loss.detach()
+    entity.update(plan.entity, _gradient(entity_rows), factor)
+    relation.update(plan.relation, _gradient(relation_rows), factor)
+    return plan.exchange.all_sum(loss.detach().clone())
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
 from kgexp.optim.schedule import Schedule
+from kgexp.sharding.base import Sharding
 from kgexp.sharding.table import Table
 from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import Tracker
+from kgexp.train.ahead import Ahead
 from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
@@ -18,9 +21,9 @@ from kgexp.train.finite import check_finite
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
 from kgexp.train.queries import QueryBatches
-from kgexp.train.signals import StopRequested, StopSignal
+from kgexp.train.signals import StopRequested, StopSignal, strongest
 from kgexp.train.stages import Stages
-from kgexp.train.step import Objective, train_step
+from kgexp.train.step import Objective, Work, prepare, run_step
 
 
 @dataclass
@@ -35,7 +38,8 @@ class Trainer:
         plan: when what happens.
         objective: what is minimised.
         entity, relation: the tables that are trained.
-        batches: gives the triples of every step.
+        batches: gives the triples of every step, of which this rank trains a part.
+        sharding: plans the way to the rows.
         schedule: gives the factor of the learning rate.
         averaging: averages the weights late in training.
         best: watches the validation objective.
@@ -56,6 +60,7 @@ class Trainer:
     entity: Table
     relation: Table
     batches: Batches | QueryBatches
+    sharding: Sharding
     schedule: Schedule
     averaging: Averaging
     best: Best
@@ -92,9 +97,13 @@ class Trainer:
             NonFiniteError: a loss, a row or a score is no longer finite; no such row is ever saved.
         """
         self._settle(stop)  # a resumed run may owe an evaluation that its stop put off
+        ahead = Ahead(lambda step: self._prepare(step, stop), self.sharding.exchange.ranks > 1)
         while not self.finished and stop.requested is None:
             with self.stages.stage("train"):
-                self._train(progress)
+                work = ahead(self.step, self.step + 1 < self.plan.total)
+                stop.adopt(strongest(work.plan.signals))
+                if stop.requested is None:
+                    self._train(work, progress)
             self._settle(stop)
         if self.validates and self.evaluated != self.step and stop.requested is None:
             # Off the cadence and only because this is the end: a run that goes on for longer must not know of it.
@@ -135,14 +144,19 @@ class Trainer:
                 check_finite((self.entity, self.relation), self.step)
                 self.save(self.step, self.state_dict())
 
-    def _train(self, progress: Progress) -> None:
+    def _prepare(self, step: int, stop: StopSignal) -> Work:
+        """The work of a step; this tells the other ranks which signal this one has got."""
+        plan = partial(self.sharding.plan, signal=stop.noted or 0)
+        return prepare(self.objective, self.entity.num_rows, self.batches(step), plan)
+
+    def _train(self, work: Work, progress: Progress) -> None:
         """One step, and the metrics that are due after it."""
-        batch = self.batches(self.step)
+        triples = work.batch.total
         factor = self.schedule.factor(self.step, self.plan.total)
-        loss = train_step(self.objective, self.entity, self.relation, batch, factor)
-        self.meter.add(self.step, len(batch), loss)
+        loss = run_step(self.objective, self.entity, self.relation, work, factor)
+        self.meter.add(self.step, triples, loss)
         self.step += 1
-        self.trained += len(batch)
+        self.trained += triples
         self.averaging.update(self.step, self.batches.steps_per_epoch)
         row: dict[str, float] = {}
         if self.step % self.plan.log_steps == 0:
@@ -151,7 +165,7 @@ class Trainer:
             row["train/epoch_loss"] = self.meter.mean("epoch")
         if row:
             self.tracker.log(self.step, row)
-        progress.advance(len(batch), epoch=f"{self.epoch:.1f}", loss=f"{self.meter.last:.4g}")
+        progress.advance(triples, epoch=f"{self.epoch:.1f}", loss=f"{self.meter.last:.4g}")
 
     def _evaluate(self, learn: bool) -> bool:
         """Ranks the validation split; True when it is the best so far. A stop signal puts it off."""

@@ -11,6 +11,7 @@ from kgexp.errors import CheckpointError
 from kgexp.optim.adagrad import RowwiseAdagrad
 from kgexp.optim.adam import Adam
 from kgexp.sharding.local import LocalTable
+from kgexp.sharding.route import Route
 
 
 def make_table(name="entity", n=53, fill=None):
@@ -53,12 +54,12 @@ def test_training_goes_on_from_a_checkpoint_of_adam(store):
 
     one, two = adam(torch.randn(53, 4)), adam(torch.zeros(53, 4))
     ids, grad = torch.tensor([0, 7, 52]), torch.randn(3, 4)
-    one.update(ids, grad)
+    one.update(Route(ids), grad)
     save(store, 1, tables={"entity": one})
     store.newest().load(two)
     assert two.state_tensors()["step"].tolist() == [float(i in (0, 7, 52)) for i in range(53)]
     for table in (one, two):
-        table.update(ids + torch.tensor([0, 0, -1]), grad)
+        table.update(Route(ids + torch.tensor([0, 0, -1])), grad)
     for name, tensor in one.state_tensors().items():
         assert torch.equal(tensor, two.state_tensors()[name])
 

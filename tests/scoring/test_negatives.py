@@ -89,8 +89,9 @@ def test_masks_are_those_of_sets(world, side, chunk_size):
     triples = world.triples.numpy()
     chunks = -(-len(triples) // chunk_size)
     ids = np.random.default_rng(0).integers(0, world.n, (chunks, 90))  # more than there are: some twice
-    equal = equal_mask(side, triples, ids, chunk_size)
-    known = known_mask(side, triples, ids, chunk_size, world.graph.known)
+    chunk = np.arange(len(triples)) // chunk_size
+    equal = equal_mask(side, triples, ids, chunk)
+    known = known_mask(side, triples, ids, chunk, world.graph.known)
     train = {tuple(triple) for triple in world.graph.train.triples.tolist()}
     for i, (h, r, t) in enumerate(triples.tolist()):
         drawn = ids[i // chunk_size].tolist()
@@ -102,5 +103,6 @@ def test_masks_are_those_of_sets(world, side, chunk_size):
 
 def test_masks_of_no_examples_are_empty(world):
     none, ids = world.triples.numpy()[:0], np.zeros((0, 5), np.int64)
-    assert equal_mask(Side.TAIL, none, ids, 4).shape == (0, 5)
-    assert known_mask(Side.TAIL, none, ids, 4, world.graph.known).shape == (0, 5)
+    chunk = np.zeros(0, np.int64)
+    assert equal_mask(Side.TAIL, none, ids, chunk).shape == (0, 5)
+    assert known_mask(Side.TAIL, none, ids, chunk, world.graph.known).shape == (0, 5)

@@ -9,6 +9,7 @@ from kgexp.optim.adagrad import Adagrad, RowwiseAdagrad
 from kgexp.optim.adam import Adam
 from kgexp.optim.sgd import SGD
 from kgexp.sharding.local import LocalSharding
+from kgexp.sharding.route import Route
 from kgexp.storage.local import LocalStorage
 from kgexp.storage.memory import MemoryStorage
 
@@ -32,7 +33,7 @@ def test_rows_are_drawn_by_id():
 def test_gather_gives_a_leaf_of_its_own():
     table = make()
     ids = torch.tensor([0, 7, 500])
-    rows = table.gather(ids)
+    rows = table.gather(Route(ids))
     assert rows.is_leaf and rows.requires_grad
     rows.detach().zero_()
     assert not table.read(ids).eq(0).any()
@@ -60,8 +61,8 @@ def test_an_update_adds_the_blocks_gradient_to_the_rows(optimizer, limits):
     grad, dense = torch.randn(2, 6, dtype=torch.float64), torch.randn(501, 6, dtype=torch.float64)
     for block in one.local_blocks(100, grad=True):
         block.grad.add_(dense[block.start : block.stop])
-    one.update(ids, grad)
-    two.update(torch.arange(501), dense.index_add(0, ids, grad))
+    one.update(Route(ids), grad)
+    two.update(Route(torch.arange(501)), dense.index_add(0, ids, grad))
     for name, tensor in one.state_tensors().items():
         torch.testing.assert_close(tensor, two.state_tensors()[name], rtol=0, atol=1e-15)
 
@@ -72,7 +73,7 @@ def test_a_table_in_files_is_the_table_in_memory(tmp_path):
     one, two = make(storage=storage), make()
     grad = torch.randn(4, 6, dtype=torch.float64)
     for table in (one, two):
-        table.update(torch.tensor([0, 1, 499, 500]), grad, 0.5)
+        table.update(Route(torch.tensor([0, 1, 499, 500])), grad, 0.5)
     for name, tensor in one.state_tensors().items():
         assert torch.equal(tensor, two.state_tensors()[name])
     storage.close()
@@ -80,5 +81,5 @@ def test_a_table_in_files_is_the_table_in_memory(tmp_path):
 
 def test_one_row_is_a_table():
     table = make(n=1)
-    table.update(torch.tensor([0]), torch.ones(1, 6, dtype=torch.float64))
+    table.update(Route(torch.tensor([0])), torch.ones(1, 6, dtype=torch.float64))
     assert [b.stop for b in table.local_blocks(10)] == [1]

@@ -7,6 +7,7 @@ import torch
 from kgexp.check import check
 from kgexp.data.load import load
 from kgexp.randomness import Purpose, key
+from kgexp.sharding.route import Route
 from kgexp.storage.memory import MemoryStorage
 from kgexp.train.assembly import Parts
 
@@ -30,7 +31,7 @@ def parts(tmp_path, composed):
 def moved(table):
     """How far a gradient of ones moves the first row."""
     before = table.read(torch.tensor([0]))
-    table.update(torch.tensor([0]), torch.ones(1, table.dim))
+    table.update(Route(torch.tensor([0])), torch.ones(1, table.dim))
     return (before - table.read(torch.tensor([0])))[0]
 
 

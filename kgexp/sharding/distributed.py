@@ -1,0 +1,150 @@
+"""`sharding=rowwise` and `sharding=replicated`: tables over the ranks of a job, and how a step is planned among them."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from kgexp.sharding.base import Sharding, TableSpec
+from kgexp.sharding.exchange import Exchange, GroupExchange
+from kgexp.sharding.groups import gloo_group, nccl_group
+from kgexp.sharding.local import local_table
+from kgexp.sharding.owners import Owners
+from kgexp.sharding.replicated import ReplicatedRoute, ReplicatedTable
+from kgexp.sharding.route import Plan, Route, local_plan
+from kgexp.sharding.rowwise import RowwiseRoute, RowwiseTable
+from kgexp.sharding.table import Table
+from kgexp.world import World
+
+_DTYPES = {None: None, "bfloat16": torch.bfloat16}
+
+
+class DistributedSharding(Sharding, ABC):
+    """What shardings over several ranks share; of one rank, tables are local.
+
+    Two groups connect the ranks: one for rows and gradients, on the tables' device, and one on the CPU for the ids of
+    the step to come, which another thread exchanges meanwhile.
+
+    Args:
+        ranks: processes of the job; `auto` is the launcher's number, else one a GPU, else two. Whoever starts the
+            processes reads it.
+        timeout: seconds that a rank waits for the others.
+        wire_dtype: `bfloat16` halves what rows and gradients weigh on their way, and rounds them; None does not.
+    """
+
+    def __init__(self, ranks: int | str = "auto", timeout: float = 300.0, wire_dtype: str | None = None) -> None:
+        self.ranks, self.timeout = ranks, timeout
+        self._wire_dtype = _DTYPES[wire_dtype]
+        self._exchange: Exchange = Exchange()
+        self._control: GroupExchange | None = None
+        self._device = torch.device("cpu")
+        self._num_entities = 0
+
+    def open(self, world: World, device: torch.device) -> None:
+        """See `Sharding.open`."""
+        if world.size == 1:
+            return
+        place = (world.store, "control", world.rank, world.size, self.timeout)
+        cpu = torch.device("cpu")
+        self._control = GroupExchange(gloo_group(*place, world.one_machine), cpu, world)
+        self._device = device
+        if device.type == "cuda" and world.local_size <= torch.cuda.device_count():
+            group, of_group = nccl_group(world.store, "data", world.rank, world.size, self.timeout, device), device
+        else:  # also where ranks share a GPU, which NCCL refuses
+            group, of_group = gloo_group(world.store, "data", *place[2:], world.one_machine), cpu
+        self._exchange = GroupExchange(group, of_group, world, self._wire_dtype)
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Sharding.exchange`."""
+        return self._exchange
+
+    def owners(self, num_entities: int) -> Owners:
+        """See `Sharding.owners`."""
+        return Owners(num_entities, self._exchange.ranks)
+
+    def relation_table(self, spec: TableSpec) -> Table:
+        """See `Sharding.relation_table`: every rank holds all relations."""
+        return self._replicated(spec)
+
+    def plan(self, entity: Tensor, relation: Tensor, signal: int = 0) -> Plan:
+        """See `Sharding.plan`. Two exchanges: of counts, with the signal, then of all ids."""
+        if self._control is None:
+            return local_plan(entity, relation)
+        entity, relation = entity.cpu(), relation.cpu()
+        ranks, control = self._control.ranks, self._control
+        # What goes to each rank: ids of the entities that concern it, then all of the relations.
+        cut = self._cut(entity)
+        message = torch.tensor([[count, len(relation), signal] for count in cut])
+        got = control.all_to_all(message, [1] * ranks, [1] * ranks)
+        counts = got[:, :2].tolist()
+        parts = [part for ids in self._parts(entity, cut) for part in (ids, relation)]
+        send = [count + len(relation) for count in cut]
+        ids = control.all_to_all(torch.cat(parts), send, [sum(pair) for pair in counts])
+        pieces = ids.split([count for pair in counts for count in pair])
+        return Plan(
+            entity=self._entity_route(entity, cut, torch.cat(pieces[::2]), [count for count, _ in counts]),
+            relation=ReplicatedRoute.of(relation, torch.cat(pieces[1::2]), self._device),
+            exchange=self._exchange,
+            signals=tuple(code for code in got[:, 2].tolist() if code),
+        )
+
+    @abstractmethod
+    def _cut(self, entity: Tensor) -> list[int]:
+        """How many of the entity ids concern each rank."""
+
+    @abstractmethod
+    def _parts(self, entity: Tensor, cut: list[int]) -> list[Tensor]:
+        """The entity ids that concern each rank."""
+
+    @abstractmethod
+    def _entity_route(self, entity: Tensor, cut: list[int], incoming: Tensor, receive: list[int]) -> Route:
+        """The route to the entity rows, with the ids that the ranks have sent here."""
+
+    def _replicated(self, spec: TableSpec) -> Table:
+        """A table that every rank holds whole."""
+        if self._exchange.ranks == 1:
+            return local_table(spec, range(spec.num_rows))
+        table = local_table(spec, range(spec.num_rows), f".{self._exchange.rank}", ReplicatedTable)
+        table.over = self._exchange
+        return table
+
+
+class RowwiseSharding(DistributedSharding):
+    """Every rank owns a contiguous range of the entity rows; relations are replicated."""
+
+    def entity_table(self, spec: TableSpec) -> Table:
+        """See `Sharding.entity_table`."""
+        if not isinstance(self._exchange, GroupExchange):
+            return local_table(spec, range(spec.num_rows))
+        self._num_entities = spec.num_rows
+        owners, rank = self.owners(spec.num_rows), self._exchange.rank
+        own = local_table(spec, range(owners.bounds[rank], owners.bounds[rank + 1]), f".{rank}")
+        return RowwiseTable(own, owners, self._exchange)
+
+    def _cut(self, entity: Tensor) -> list[int]:
+        return self.owners(self._num_entities).cut(entity)
+
+    def _parts(self, entity: Tensor, cut: list[int]) -> list[Tensor]:
+        return list(entity.split(cut))
+
+    def _entity_route(self, entity: Tensor, cut: list[int], incoming: Tensor, receive: list[int]) -> Route:
+        first = self.owners(self._num_entities).bounds[self._exchange.rank]
+        return RowwiseRoute.of(entity, cut, incoming - first, receive, self._device)
+
+
+class ReplicatedSharding(DistributedSharding):
+    """Plain data parallelism: every rank holds every row, and all do the same updates."""
+
+    def entity_table(self, spec: TableSpec) -> Table:
+        """See `Sharding.entity_table`."""
+        return self._replicated(spec)
+
+    def _cut(self, entity: Tensor) -> list[int]:
+        return [len(entity)] * self._exchange.ranks
+
+    def _parts(self, entity: Tensor, cut: list[int]) -> list[Tensor]:
+        return [entity] * len(cut)
+
+    def _entity_route(self, entity: Tensor, cut: list[int], incoming: Tensor, receive: list[int]) -> Route:
+        return ReplicatedRoute.of(entity, incoming, self._device)

@@ -1,0 +1,50 @@
+"""Tables that every rank holds whole, and keeps equal: relations, and with `sharding=replicated` entities too."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kgexp.sharding.exchange import Exchange
+from kgexp.sharding.local import LocalTable
+from kgexp.sharding.route import Route
+
+
+@dataclass(frozen=True)
+class ReplicatedRoute(Route):
+    """The rows that this rank wants, and those that any rank wants.
+
+    Attributes:
+        union: int64[v], distinct and ascending: the ids of all ranks.
+        place: int64[u], where `ids` stand in `union`.
+    """
+
+    union: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, ids: Tensor, everyones: Tensor, device: torch.device) -> "ReplicatedRoute":
+        """The route for the ids of this rank and those of all, in any order and number."""
+        union = torch.unique(everyones)
+        return cls(ids.to(device), union.to(device), torch.searchsorted(union, ids).to(device))
+
+
+class ReplicatedTable(LocalTable):
+    """All rows on every rank: gradients are summed over ranks, and every rank does the same update with the same bits.
+
+    Args:
+        over: the ranks that hold the table. The others are those of `LocalTable`.
+    """
+
+    over: Exchange
+
+    def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
+        """See `Table.update`."""
+        assert isinstance(route, ReplicatedRoute)
+        if self._grad is not None and self._grad_in_use:
+            self._grad.index_add_(0, route.ids, grad)
+            self.over.all_sum(self._grad)
+            super().update(Route(route.ids[:0]), grad[:0], factor)
+        else:
+            total = grad.new_zeros(len(route.union), self.dim).index_copy_(0, route.place, grad)
+            super().update(Route(route.union), self.over.all_sum(total), factor)

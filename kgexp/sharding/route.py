@@ -1,0 +1,44 @@
+"""Which rows a step wants, and the way to them: known before any row is read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kgexp.sharding.exchange import Exchange
+
+
+@dataclass(frozen=True)
+class Route:
+    """The rows of a table that this process wants for a step.
+
+    Attributes:
+        ids: int64[u], distinct and ascending.
+    """
+
+    ids: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ranks have told each other about a step, before it.
+
+    Attributes:
+        entity, relation: the routes to the rows of both tables.
+        exchange: over all ranks that train.
+        signals: those that have asked any rank to stop; none where there is but one, which knows its own.
+    """
+
+    entity: Route
+    relation: Route
+    exchange: Exchange
+    signals: tuple[int, ...] = ()
+
+
+#: From the distinct ids int64[u], ascending, of entity rows and of relation rows to the plan of the step.
+Planner = Callable[[Tensor, Tensor], Plan]
+
+
+def local_plan(entity: Tensor, relation: Tensor) -> Plan:
+    """The plan of a process that trains alone: see `Planner`."""
+    return Plan(Route(entity), Route(relation), Exchange())

@@ -1,0 +1,95 @@
+"""A table whose rows are spread over ranks: distinct ids go to their owners, rows come back, gradients go home."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kgexp.sharding.exchange import GroupExchange
+from kgexp.sharding.local import LocalTable
+from kgexp.sharding.owners import Owners
+from kgexp.sharding.route import Route
+from kgexp.sharding.table import Block, Table
+
+
+@dataclass(frozen=True)
+class RowwiseRoute(Route):
+    """The rows that this rank wants from their owners, and those that the others want from it.
+
+    Attributes:
+        send: how many of `ids` each rank owns.
+        receive: how many of this rank's rows each rank wants.
+        incoming: int64[Σ receive], which rows of this rank these are, those that rank 0 wants first.
+        touched: int64[v], the distinct ones of them, ascending.
+        slots: for each rank, where its rows stand in `touched`.
+    """
+
+    send: Sequence[int]
+    receive: Sequence[int]
+    incoming: Tensor
+    touched: Tensor
+    slots: Sequence[Tensor]
+
+    @classmethod
+    def of(
+        cls, ids: Tensor, send: Sequence[int], incoming: Tensor, receive: Sequence[int], device: torch.device
+    ) -> "RowwiseRoute":
+        """The route for the ids of this rank, and for what the others want of its rows, numbered from its first."""
+        touched, place = torch.unique(incoming, return_inverse=True)
+        slots = place.to(device).split(list(receive))
+        return cls(ids.to(device), send, receive, incoming.to(device), touched.to(device), slots)
+
+
+class RowwiseTable(Table):
+    """Rows float[n, d], of which this rank holds a contiguous range.
+
+    Args:
+        own: the table of this rank's rows, numbered from 0.
+        owners: who has which rows.
+        exchange: over the ranks that own rows.
+    """
+
+    def __init__(self, own: LocalTable, owners: Owners, exchange: GroupExchange) -> None:
+        self.name, self.dim, self.dtype, self.device = own.name, own.dim, own.dtype, own.device
+        self.num_rows, self.bounds = owners.num_rows, owners.bounds
+        self.first_row, self.local_rows = self.bounds[exchange.rank], own.num_rows
+        self.exchange: GroupExchange = exchange
+        self._own, self._owners = own, owners
+
+    def gather(self, route: Route) -> Tensor:
+        """See `Table.gather`."""
+        assert isinstance(route, RowwiseRoute)
+        return self._from_owners(route).requires_grad_()
+
+    def read(self, ids: Tensor) -> Tensor:
+        """See `Table.read`."""
+        wanted, place = torch.unique(ids.reshape(-1), return_inverse=True)
+        send = self._owners.cut(wanted)
+        one_each = [1] * self.exchange.ranks
+        receive = self.exchange.all_to_all(torch.tensor(send, device=self.device), one_each, one_each).tolist()
+        incoming = self.exchange.all_to_all(wanted, send, receive) - self.first_row
+        rows = self.exchange.rows(self._own.read(incoming), receive, send)
+        return rows.index_select(0, place).reshape(*ids.shape, self.dim)
+
+    def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
+        """See `Table.update`."""
+        assert isinstance(route, RowwiseRoute)
+        incoming = self.exchange.rows(grad, route.send, route.receive)
+        total = grad.new_zeros(len(route.touched), self.dim)
+        # One rank after the other: the order of the additions is fixed, and no two threads add to the same row.
+        for slot, part in zip(route.slots, incoming.split(list(route.receive)), strict=True):
+            total.index_add_(0, slot, part)
+        self._own.update(Route(route.touched), total, factor)
+
+    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+        """See `Table.local_blocks`."""
+        for block in self._own.local_blocks(size, grad=grad):
+            yield Block(self.first_row + block.start, block.rows, block.grad)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """See `Table.state_tensors`."""
+        return self._own.state_tensors()
+
+    def _from_owners(self, route: RowwiseRoute) -> Tensor:
+        return self.exchange.rows(self._own.read(route.incoming), route.receive, route.send)
