@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from torch.distributed import Store
+from torch._C._distributed_c10d import Store
 
 from kgexp.errors import RankError
 from kgexp.world import World
@@ -70,7 +70,8 @@ class StoreWorld(World):
     def __enter__(self) -> Self:
         # A store of its own: on a shared connection the heart would stop while somebody waits for a key.
         self._began = time.monotonic()
-        self._thread = threading.Thread(target=self._live, args=(self.store.clone(),), name="heartbeat", daemon=True)
+        store = self.store.clone()  # type: ignore[attr-defined]  # torch's stubs do not know it
+        self._thread = threading.Thread(target=self._live, args=(store,), name="heartbeat", daemon=True)
         self._thread.start()
         return self
 
@@ -136,9 +137,8 @@ class StoreWorld(World):
             while not self.store.check(keys):
                 if failed := self._failure():
                     raise RankError(failed)
-                self._give_up(
-                    name, [rank for rank, key in zip(ranks, keys, strict=True) if not self.store.check([key])]
-                )
+                missing = [rank for rank, key in zip(ranks, keys, strict=True) if not self.store.check([key])]
+                self._give_up(name, missing)
                 time.sleep(pause)
                 pause = min(2 * pause, _LOOK)
             said = [json.loads(self.store.get(key)) for key in keys]
