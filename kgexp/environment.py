@@ -1,6 +1,5 @@
 """The machine and software that a run has: set up at its start, recorded with its results."""
 
-import os
 import platform
 import resource
 import subprocess
@@ -13,24 +12,15 @@ import torch
 from kgexp import __version__
 from kgexp.cgroups import free_memory
 from kgexp.errors import ConfigError
+from kgexp.threads import thread_count
 
 _LIBRARIES = ("torch", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
 
 
-def physical_cores() -> int:
-    """Physical cores that this process may run on (hyper-threads of one core slow matrix products down)."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = set()
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
-    return max(1, len(cores))
-
-
-def set_threads(threads: int | str) -> int:
-    """Pins the number of threads of every operation (`auto`: one a physical core) and returns it: sums are cut by
-    it, so it is part of what makes a run repeatable."""
-    count = physical_cores() if threads == "auto" else int(threads)
+def set_threads(threads: int | str, ranks: int = 1) -> int:
+    """Pins the number of threads of every operation (`thread_count`) and returns it: sums are cut by it, so it is
+    part of what makes a run repeatable."""
+    count = thread_count(threads, ranks)
     torch.set_num_threads(count)
     return count
 

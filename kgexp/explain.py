@@ -24,7 +24,7 @@ _COMPOSING = (HydraException, OmegaConfBaseException, MissingConfigException, ya
 def explain(error: BaseException) -> tuple[str, int]:
     """The sentence about `error` and the exit code: the error's own for ours, 2 for what Hydra or OmegaConf
     refused, 1 for anything else."""
-    for cause in _chain(error):
+    for cause in causes(error):
         if isinstance(cause, KgexpError):
             return str(cause), cause.exit_code
     if isinstance(error, _COMPOSING):
@@ -44,7 +44,7 @@ def _composing(error: Exception) -> str:
             f"the argument {error.override} cannot be read: write KEY=VALUE or GROUP=CHOICE, and put quotes "
             "around a value with spaces, commas, brackets or =, as in 'name=\"a b\"'."
         )
-    for cause in _chain(error):
+    for cause in causes(error):
         if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and cause.full_key:
             return unknown_key(cause.full_key)
         if isinstance(cause, InterpolationResolutionError) and cause.full_key:
@@ -78,7 +78,7 @@ def _missing_file(error: MissingConfigException) -> str:
     return f"there is no {group}={choice}: the choices are {', '.join(options)}{hint}"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """The exception, then what it came from."""
     cause: BaseException | None = error
     while cause is not None:

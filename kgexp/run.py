@@ -1,6 +1,6 @@
 """One run, from a resolved configuration to `result.json`: load, train, evaluate, record."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,23 @@ from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.tracking.callback import ProgressCallback
 from kgexp.tracking.progress import Progress
-from kgexp.tracking.tracker import Tracker
+from kgexp.tracking.tracker import MuteTracker, Tracker
 from kgexp.train.assembly import Parts
 from kgexp.train.lock import run_lock
 from kgexp.train.record import Record
 from kgexp.train.signals import StopRequested, StopSignal
 from kgexp.train.stages import Stages
 from kgexp.train.trainer import Trainer
+from kgexp.world import Alone, World
 
 
-def run(config: dict[str, Any], folder: str) -> float | None:
+def run(config: dict[str, Any], folder: str, world: World = Alone()) -> float | None:
     """Trains and evaluates what the configuration says; goes on from the folder's newest checkpoint if it resumes.
 
     Args:
         config: resolved, plain values; checked by `kgexp.check`.
         folder: the run's own, where everything it makes goes.
+        world: the ranks that run it together; the first of them writes and speaks.
 
     Returns:
         The best validation objective, for sweepers; None without a validation.
@@ -42,13 +44,14 @@ def run(config: dict[str, Any], folder: str) -> float | None:
         SystemExit: a signal stopped the run, after it had saved.
     """
     path = Path(folder)
-    with run_lock(path), StopSignal() as stop:
-        record = Record(path)
+    first = world.rank == 0
+    with run_lock(path) if first else nullcontext(), StopSignal(shared=world.size > 1) as stop:
+        record = Record(path, written=first)
         record.update(status="running", error=None, folder=folder, seed=config["seed"])
         try:
             with closing(build(config["storage"], plugins=config["plugins"])) as storage:
                 storage.open(path)
-                _Session(config, path, record).execute(storage, stop)
+                _Session(config, path, record, world).execute(storage, stop)
         except StopRequested:
             record.update(status="stopped")
         except BaseException as error:
@@ -63,25 +66,27 @@ def run(config: dict[str, Any], folder: str) -> float | None:
 class _Session:
     """What happens in a run, in its order."""
 
-    def __init__(self, config: dict[str, Any], path: Path, record: Record) -> None:
-        self._config, self._path, self._record = config, path, record
+    def __init__(self, config: dict[str, Any], path: Path, record: Record, world: World) -> None:
+        self._config, self._path, self._record, self._world = config, path, record, world
+        self._mode = config["tracking"]["progress"] if world.rank == 0 else "none"
         self._stages = Stages()
         self._store = CheckpointStore(path / "checkpoints", config["checkpoint"]["keep"])
         self._checkpoint: Checkpoint | None = None
         known = None
         if config["resume"] is not None:
-            self._checkpoint = self._store.newest(print)
+            self._checkpoint = self._store.newest(print if world.rank == 0 else lambda text: None)
             state = {} if self._checkpoint is None else self._checkpoint.state
             known = record.values.get("wandb_id") or state.get("wandb_id")
         elif self._store.steps():
             raise CheckpointError(f"{self._store.folder} holds checkpoints of another run: choose another folder.")
-        self._tracker = Tracker(config["tracking"], path, config, wandb_id=known)
+        tracker = Tracker if world.rank == 0 else MuteTracker
+        self._tracker = tracker(config["tracking"], path, config, wandb_id=known)
         self._say = self._tracker.say
 
     def execute(self, storage: Storage, stop: StopSignal) -> None:
         """All of it; what becomes known goes to the record at once."""
         config = self._config
-        threads = environment.set_threads(config["train"]["threads"])
+        threads = environment.set_threads(config["train"]["threads"], self._world.local_size)
         device = environment.choose_device(config["train"]["device"])
         with self._stages.stage("load"):
             graph = load(config["dataset"], self._say)
@@ -116,8 +121,7 @@ class _Session:
             }
             self._store.save(step, tables, state, self._config, graph.vocabulary_files)
 
-        mode = self._config["tracking"]["progress"]
-        show = ProgressCallback(mode, "queries", "rank")
+        show = ProgressCallback(self._mode, "queries", "rank")
 
         def ranked(done: int, total: int) -> None:
             show(done, total)
@@ -127,7 +131,7 @@ class _Session:
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save)
         self._restore(trainer, graph, tables)
         try:
-            self._train(trainer, mode, stop)
+            self._train(trainer, stop)
             stop.check()
             test = self._test(trainer, tables)
         except StopRequested:
@@ -152,7 +156,7 @@ class _Session:
             trainer.averaging.load_state_dict(best.state["averaging"])
         with self._stages.stage("test"), trainer.averaging.in_place():
             test = trainer.evaluator.evaluate("test")
-        if test.metrics:
+        if test.metrics and self._world.rank == 0:
             write_tsv(self._path / "test_relations.tsv", test.relations)
         return test
 
@@ -178,11 +182,11 @@ class _Session:
             why = "patience has run out" if trainer.best.exhausted else f"the run is {trainer.plan.total} steps long"
             self._say(f"nothing left to train: {why}")
 
-    def _train(self, trainer: Trainer, mode: str, stop: StopSignal) -> None:
+    def _train(self, trainer: Trainer, stop: StopSignal) -> None:
         """Trains, with a progress in triples."""
         per_step = trainer.triples_per_step
         total, done = round(trainer.plan.total * per_step), round(trainer.step * per_step)
-        with Progress(mode, total, description="train", done=done) as progress:
+        with Progress(self._mode, total, description="train", done=done) as progress:
             trainer.fit(progress, stop)
 
     def _finish(self, trainer: Trainer, status: str, metrics: dict[str, float]) -> None:
@@ -204,7 +208,7 @@ class _Session:
 
     def _show(self, metrics: dict[str, float]) -> None:
         """The table that a run ends with, and where everything is."""
-        if metrics:
+        if metrics and self._world.rank == 0:
             Console().print(summary(metrics))
         self._say(f"run folder: {self._path}")
         if self._tracker.sync_command is not None:

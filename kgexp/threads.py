@@ -1,6 +1,22 @@
-"""How idle threads wait: set before torch is imported, so nothing here may import it."""
+"""How many threads, and how idle ones wait: set before torch is imported, so nothing here may import it."""
 
 import os
+from pathlib import Path
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may run on (hyper-threads of one core slow matrix products down)."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
+    return max(1, len(cores))
+
+
+def thread_count(threads: int | str, ranks: int = 1) -> int:
+    """Threads of a process out of `train.threads`; `auto` shares the physical cores among the machine's ranks."""
+    return max(1, physical_cores() // ranks) if threads == "auto" else int(threads)
 
 
 def let_idle_threads_sleep() -> None:

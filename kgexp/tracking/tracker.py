@@ -15,7 +15,7 @@ _log = logging.getLogger("kgexp")
 class Tracker:
     """Writes `<folder>/metrics.jsonl` and the W&B run: a context, which an exception marks as failed.
 
-    One process of a distributed job has a tracker: rank 0.
+    One process of a distributed job tells: rank 0; the others have a `MuteTracker`.
 
     Args:
         config: the `tracking` group as a plain dict.
@@ -98,3 +98,19 @@ class Tracker:
         """One line for people, and for the log of the run."""
         print(text, file=self._stream, flush=True)
         _log.info(text)
+
+
+class MuteTracker(Tracker):
+    """The tracker of a rank that leaves the telling to rank 0."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def log(self, step: int, row: Mapping[str, float | int | str]) -> None:
+        """Rank 0 logs it."""
+
+    def keep(self, rows: int) -> None:
+        """Rank 0 keeps them."""
+
+    def say(self, text: str) -> None:
+        """Rank 0 says it."""

@@ -12,9 +12,11 @@ class Record:
 
     Args:
         folder: the run's; a record that is there already is continued.
+        written: False on the ranks that only keep their values, as one process writes the file.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, written: bool = True) -> None:
+        self._written = written
         self._path = folder / "result.json"
         self.values: dict[str, Any] = {}
         if self._path.is_file():
@@ -23,6 +25,8 @@ class Record:
     def update(self, **values: Any) -> None:
         """Sets values (JSON; NaN becomes null) and writes the file."""
         self.values |= values
+        if not self._written:
+            return
         temporary = self._path.with_suffix(".json.tmp")
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(_finite(self.values), file, indent=1)

@@ -6,13 +6,23 @@ Slurm sends SIGTERM before it takes a job away, submitit SIGUSR2 before the time
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Self
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
+_STRENGTH = {0: 0, signal.SIGINT: 1, signal.SIGTERM: 2, signal.SIGUSR2: 3}
+
 _Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+def strongest(codes: Iterable[int]) -> int:
+    """The signal that ranks stop for, out of what each of them noted (0 for nothing); 0 where none did.
+
+    SIGUSR2 wins over SIGTERM, and SIGTERM over SIGINT: a job that is to come back must not end as one that is over.
+    """
+    return max(codes, key=_STRENGTH.__getitem__, default=0)
 
 
 class StopRequested(Exception):
@@ -25,25 +35,43 @@ class StopSignal:
     A second SIGINT raises KeyboardInterrupt at once. Outside the main thread, where Python cannot install
     handlers, the context does nothing. Children forked meanwhile ignore these signals: it is for the process
     that owns the run to save and to end them.
+
+    Args:
+        shared: several ranks stop at one step: what this process was sent is only `noted`, and `requested` is what
+            the ranks agreed to `adopt`. A signal that the rank was started to ignore stays ignored.
     """
 
-    def __init__(self) -> None:
-        self._requested: signal.Signals | None = None
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
+        self._noted: signal.Signals | None = None
+        self._adopted: signal.Signals | None = None
         self._interrupted = False
         self._previous: dict[signal.Signals, _Handler] = {}
         self._pid = os.getpid()
 
     @property
-    def requested(self) -> signal.Signals | None:
-        """The signal that asks the run to stop, or None. SIGUSR2 wins over one that came before it: it alone
+    def noted(self) -> signal.Signals | None:
+        """The signal that this process was sent, or None. SIGUSR2 wins over one that came before it: it alone
         makes submitit queue the job again, and Slurm may send both."""
-        return self._requested
+        return self._noted
+
+    @property
+    def requested(self) -> signal.Signals | None:
+        """The signal that asks the run to stop, or None."""
+        return self._adopted if self._shared else self._noted
+
+    def adopt(self, signum: int) -> None:
+        """Takes over what the ranks agreed on, the `strongest` of what they noted; 0 for none."""
+        self._adopted = signal.Signals(signum) if signum else None
 
     def __enter__(self) -> Self:
         self._pid = os.getpid()
         if threading.current_thread() is threading.main_thread():
             for signum in STOP_SIGNALS:
-                self._previous[signum] = signal.signal(signum, self._note)
+                if not (self._shared and signal.getsignal(signum) is signal.SIG_IGN):
+                    self._previous[signum] = signal.signal(signum, self._note)
+            # Whoever starts ranks holds the signals back until somebody listens: those that came arrive here.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         return self
 
     def __exit__(
@@ -56,7 +84,7 @@ class StopSignal:
 
     def check(self) -> None:
         """Raises StopRequested where a stop was requested."""
-        if self._requested is not None:
+        if self.requested is not None:
             raise StopRequested
 
     def finish(self) -> None:
@@ -67,12 +95,12 @@ class StopSignal:
         Raises:
             SystemExit: with code 128 + signal number, as shells have it, unless that handler raises itself.
         """
-        if self._requested is None:
+        if self.requested is None:
             return
-        previous = self._previous.get(self._requested)
+        previous = self._previous.get(self.requested)
         if callable(previous):
-            previous(self._requested, None)
-        raise SystemExit(128 + self._requested)
+            previous(self.requested, None)
+        raise SystemExit(128 + self.requested)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
@@ -83,5 +111,5 @@ class StopSignal:
             self._interrupted = True
             # Not print: the handler may run in the middle of another print.
             os.write(2, b"\ninterrupted: saving, then stopping; once more stops at once\n")
-        if self._requested is None or signum == signal.SIGUSR2:
-            self._requested = signal.Signals(signum)
+        if self._noted is None or signum == signal.SIGUSR2:
+            self._noted = signal.Signals(signum)

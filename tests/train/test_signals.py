@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kgexp.train.signals import STOP_SIGNALS, StopSignal
+from kgexp.train.signals import STOP_SIGNALS, StopRequested, StopSignal, strongest
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +135,55 @@ def test_outside_the_main_thread_nothing_is_installed() -> None:
     thread.start()
     thread.join()
     assert seen == [*before, None]
+
+
+@pytest.mark.parametrize(
+    ("codes", "agreed"),
+    [
+        ([], 0),
+        ([0, 0, 0], 0),
+        ([0, signal.SIGINT], signal.SIGINT),
+        ([signal.SIGINT, 0, signal.SIGTERM], signal.SIGTERM),
+        ([signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, 0], signal.SIGUSR2),
+    ],
+)
+def test_ranks_agree_on_the_strongest_signal(codes: list[int], agreed: int) -> None:
+    assert strongest(codes) == agreed
+    assert strongest(reversed(codes)) == agreed
+
+
+def test_a_rank_stops_for_what_was_agreed_on_not_for_what_it_was_sent() -> None:
+    with StopSignal(shared=True) as stop:
+        send(signal.SIGTERM)
+        assert (stop.noted, stop.requested) == (signal.SIGTERM, None)
+        stop.check()
+        stop.finish()
+        stop.adopt(0)
+        assert stop.requested is None
+        stop.adopt(signal.SIGUSR2)
+        assert (stop.noted, stop.requested) == (signal.SIGTERM, signal.SIGUSR2)
+        with pytest.raises(StopRequested):
+            stop.check()
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        with pytest.raises(SystemExit) as end:
+            stop.finish()
+    assert end.value.code == 128 + signal.SIGUSR2
+
+
+def test_a_rank_that_was_started_to_ignore_interrupts_ignores_them() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignal(shared=True) as stop:
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+        assert stop.noted is None
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_signal_that_was_held_back_arrives_when_somebody_listens() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    send(signal.SIGTERM)
+    with StopSignal() as stop:
+        assert stop.noted is signal.SIGTERM
 
 
 def in_child(work: Callable[[], bool]) -> bool:

@@ -1,0 +1,228 @@
+"""Ranks that talk through a torch store: who waits for whom, who is alive, who failed."""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from torch._C._distributed_c10d import Store
+
+from kgexp.errors import RankError
+from kgexp.world import World
+
+#: Seconds between two heartbeats, at most; the longest pause between two looks at what others wrote.
+_BEAT, _LOOK = 2.0, 0.05
+
+
+@dataclass
+class _Heard:
+    """What a rank was last heard saying; when, is told by the one who listens, as machines' clocks may differ.
+
+    Attributes:
+        word: the rank's own; while the count of heartbeats in it does not change, the rank says nothing.
+        at: when it was seen to change, by `time.monotonic`.
+        beats: heartbeats of the one who listens until then. They measure silence: they stand still together
+            with those of the others when the whole job is suspended.
+    """
+
+    word: dict[str, Any]
+    at: float
+    beats: int
+
+
+class StoreWorld(World):
+    """A `World` over any torch store; a context, in which a thread tells the others that this rank is alive.
+
+    A rank that is slow is waited for as long as its heart beats, however long that takes; one whose heartbeat does
+    not come for `timeout` seconds is given up.
+
+    Args:
+        store: the ranks' own: none may have used its keys before. Process groups prefix their keys.
+        timeout: seconds of silence after which a rank counts as dead.
+
+    Attributes:
+        store, timeout: as given.
+        one_machine: all ranks are on this machine.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, size: int, local_rank: int, local_size: int, timeout: float = 300.0
+    ) -> None:
+        self.store, self.timeout = store, timeout
+        self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
+        self.one_machine = local_size == size
+        self._calls = 0
+        self._written: list[str] = []  # keys of calls that others may still read
+        self._place: tuple[str, int | None, float] = ("start", None, time.monotonic())
+        self._pause = min(_BEAT, timeout / 5)
+        self._beats = 0
+        self._heard: dict[int, _Heard] = {}
+        self._began = time.monotonic()
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        # A store of its own: on a shared connection the heart would stop while somebody waits for a key.
+        self._began = time.monotonic()
+        store = self.store.clone()  # type: ignore[attr-defined]  # torch's stubs do not know it
+        self._thread = threading.Thread(target=self._live, args=(store,), name="heartbeat", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(timeout=_BEAT)
+
+    def beat(self, stage: str, step: int | None = None) -> None:
+        """See `World.beat`; costs nothing: the thread writes."""
+        if self._place[:2] != (stage, step):
+            self._place = (stage, step, time.monotonic())
+
+    def barrier(self, name: str) -> None:
+        """See `World.barrier`."""
+        self.gather(name, None)
+
+    def broadcast(self, name: str, value: Any = None) -> Any:
+        """See `World.broadcast`. Rank 0 does not wait for the others."""
+        self._calls += 1
+        if self.rank == 0:
+            self._say(name, value)
+            return value
+        return self._listen(name, [0])[0]
+
+    def gather(self, name: str, value: Any) -> list[Any]:
+        """See `World.gather`."""
+        self._calls += 1
+        read_by_all = self._written[:]
+        self._say(name, value)
+        values = self._listen(name, range(self.size))
+        # Whoever has come here has been through all calls before.
+        for key in read_by_all:
+            self.store.delete_key(key)
+        self._written = self._written[len(read_by_all) :]
+        return values
+
+    def fail(self, sentence: str) -> None:
+        """Leaves word that this rank failed: those who wait for anybody raise at once. The first word counts."""
+        with suppress(RuntimeError):  # the store may be what failed
+            self.store.compare_set("failed", "", json.dumps([self.rank, sentence]))
+
+    def whereabouts(self) -> str:
+        """See `World.whereabouts`."""
+        failed = self._failure()
+        words = [self._about(rank) for rank in range(self.size) if rank != self.rank]
+        return "; ".join(([failed] if failed else []) + words)
+
+    def _say(self, name: str, value: Any) -> None:
+        key = f"{self._calls}/{self.rank}"
+        try:
+            self.store.set(key, json.dumps([name, value]))
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        self._written.append(key)
+
+    def _listen(self, name: str, ranks: Sequence[int]) -> list[Any]:
+        """What the ranks said in the present call, once all have."""
+        keys, pause = [f"{self._calls}/{rank}" for rank in ranks], 0.001
+        try:
+            while not self.store.check(keys):
+                if failed := self._failure():
+                    raise RankError(failed)
+                missing = [rank for rank, key in zip(ranks, keys, strict=True) if not self.store.check([key])]
+                self._give_up(name, missing)
+                time.sleep(pause)
+                pause = min(2 * pause, _LOOK)
+            said = [json.loads(self.store.get(key)) for key in keys]
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        for rank, (there, _) in zip(ranks, said, strict=True):
+            if there != name:
+                raise RankError(f"rank {rank} has come to {there!r} where rank {self.rank} is at {name!r}.")
+        return [value for _, value in said]
+
+    def _give_up(self, name: str, missing: Sequence[int]) -> None:
+        """Raises where one of the ranks that are waited for has been silent for too long."""
+        if any(self._silent_beats(rank) * self._pause > self.timeout for rank in missing):
+            words = "; ".join(self._about(rank) for rank in missing)
+            raise RankError(
+                f"rank {self.rank} waited at {name!r} for {_ranks(missing)} in vain: {words}. Look into the log of "
+                "what ran there; continue the run with resume=auto."
+            )
+
+    def _failure(self) -> str | None:
+        """The sentence about the rank that failed first, if any did."""
+        try:
+            if not self.store.check(["failed"]):
+                return None
+            rank, sentence = json.loads(self.store.get("failed"))
+        except RuntimeError:
+            return None
+        return f"rank {rank} failed: {sentence}"
+
+    def _lost(self, error: RuntimeError) -> RankError:
+        text = " ".join(str(error).split())[:200]
+        return RankError(f"rank {self.rank} lost the ranks' common store, so its keeper ended ({text}): see its log.")
+
+    def _silent_beats(self, rank: int) -> int:
+        """Own heartbeats since another rank was heard."""
+        if rank == self.rank:
+            return 0
+        heard = self._heard.get(rank)
+        return self._beats - (heard.beats if heard else 0)
+
+    def _about(self, rank: int) -> str:
+        """What a rank was last heard doing."""
+        heard = self._heard.get(rank)
+        silence = time.monotonic() - (heard.at if heard else self._began)
+        if heard is None:
+            return f"rank {rank}: never heard in {silence:.0f} s"
+        word = heard.word
+        step = "" if word["step"] is None else f", step {word['step']}"
+        return (
+            f"rank {rank} (process {word['pid']} on {word['host']}): {word['stage']}{step}, heard {silence:.0f} s ago, "
+            f"there for {word['since'] + silence:.0f} s"
+        )
+
+    def _live(self, store: Store) -> None:
+        """The thread: says where this rank is, hears where the others are."""
+        name = {"pid": os.getpid(), "host": socket.gethostname()}
+        # The store ends with the process that keeps it; those who wait find out for themselves.
+        with suppress(RuntimeError):
+            while True:
+                stage, step, since = self._place
+                self._beats += 1
+                word = {
+                    "beats": self._beats,
+                    "stage": stage,
+                    "step": step,
+                    "since": round(time.monotonic() - since, 1),
+                    **name,
+                }
+                store.set(f"heart/{self.rank}", json.dumps(word))
+                for rank in range(self.size):
+                    if rank != self.rank:
+                        self._hear(store, rank)
+                if self._ending.wait(self._pause):
+                    return
+
+    def _hear(self, store: Store, rank: int) -> None:
+        key = f"heart/{rank}"
+        if not store.check([key]):
+            return
+        word = json.loads(store.get(key))
+        heard = self._heard.get(rank)
+        if heard is None or heard.word["beats"] != word["beats"]:
+            self._heard[rank] = _Heard(word, time.monotonic(), self._beats)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

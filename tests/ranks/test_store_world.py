@@ -1,0 +1,144 @@
+"""The world over a store: ranks are threads here, each with its own `StoreWorld`."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import FileStore, HashStore, PrefixStore, Store, TCPStore
+
+from kgexp.errors import RankError
+from kgexp.store_world import StoreWorld
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def together(worlds: list[StoreWorld], work: Callable[[StoreWorld], Any]) -> list[Any]:
+    """What each rank's `work` returned, or the error that it raised."""
+
+    def attempt(world: StoreWorld) -> Any:
+        try:
+            return work(world)
+        except RankError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(worlds)) as pool:
+        return list(pool.map(attempt, worlds))
+
+
+def stores(kind: str, folder: Path, size: int) -> list[Store]:
+    if kind == "hash":
+        return [HashStore()] * size
+    if kind == "file":
+        return [FileStore(str(folder / "store"), -1) for _ in range(size)]
+    keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return [PrefixStore("job", store) for store in [keeper] + [TCPStore("127.0.0.1", keeper.port)] * (size - 1)]
+
+
+@pytest.fixture
+def worlds() -> Iterator[Callable[..., list[StoreWorld]]]:
+    """Makes the worlds of the ranks of a job; their hearts beat until the test ends."""
+    with ExitStack() as stack:
+
+        def make(shared: list[Store], timeout: float = 60.0, living: int | None = None) -> list[StoreWorld]:
+            size = len(shared)
+            made = [StoreWorld(store, rank, size, rank, size, timeout) for rank, store in enumerate(shared)]
+            for world in made[:living]:
+                stack.enter_context(world)
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
+def test_ranks_tell_each_other_values_again_and_again(worlds, tmp_path, kind):
+    shared = stores(kind, tmp_path, 3)
+
+    def talk(world: StoreWorld) -> list[Any]:
+        said = []
+        for turn in range(5):
+            said.append(world.gather("turn", {"rank": world.rank, "turn": turn}))
+            said.append(world.broadcast("word", [turn, None] if world.rank == 0 else "nobody hears this"))
+            world.barrier("turn")
+        return said
+
+    one = []
+    for turn in range(5):
+        one += [[{"rank": rank, "turn": turn} for rank in range(3)], [turn, None]]
+    assert together(worlds(shared), talk) == [one] * 3
+
+
+def test_what_was_read_by_all_is_deleted(worlds):
+    store = HashStore()
+    made = worlds([store] * 2)
+    together(made, lambda world: [world.gather("value", turn) for turn in range(50)])
+    assert store.num_keys() <= 6  # two heartbeats and the last calls
+
+
+def test_nobody_leaves_a_barrier_before_all_have_come(worlds):
+    made, here = worlds([HashStore()] * 3), []
+
+    def come(world: StoreWorld) -> list[int]:
+        time.sleep(0.1 * world.rank)
+        here.append(world.rank)
+        world.barrier("here")
+        return sorted(here)
+
+    assert together(made, come) == [[0, 1, 2]] * 3
+
+
+def test_a_slow_rank_that_lives_is_waited_for(worlds):
+    made = worlds([HashStore()] * 2, timeout=0.3)
+    assert together(made, lambda world: (world.rank and time.sleep(1.2)) or world.gather("slow", 1)) == [[1, 1]] * 2
+
+
+def test_a_rank_that_was_never_heard_is_named(worlds):
+    made = worlds([HashStore()] * 3, timeout=0.4, living=2)
+    for said in together(made[:2], lambda world: world.barrier("start")):
+        assert "waited at 'start' for rank 2 in vain: rank 2: never heard in " in said
+
+
+def test_a_rank_that_fell_silent_is_named_with_what_it_was_doing(worlds):
+    made = worlds([HashStore()] * 3, timeout=0.5)
+    made[1].beat("train", 57)
+    time.sleep(0.3)
+    made[1].__exit__(None, None, None)
+    began = time.monotonic()
+    said = together([made[0], made[2]], lambda world: world.barrier("save"))
+    assert time.monotonic() - began < 3
+    for text in said:
+        assert "for rank 1 in vain: rank 1 (process " in text and "): train, step 57, heard " in text
+    assert "rank 2 (process" in made[0].whereabouts() and ": start, heard 0 s ago" in made[0].whereabouts()
+
+
+def test_word_of_a_failure_ends_the_waiting_at_once(worlds):
+    made = worlds([HashStore()] * 3)
+
+    def work(world: StoreWorld) -> Any:
+        if world.rank == 2:
+            time.sleep(0.1)
+            return world.fail("the disk is full.")
+        return world.gather("news", 0)
+
+    began = time.monotonic()
+    assert together(made, work) == ["rank 2 failed: the disk is full."] * 2 + [None]
+    assert time.monotonic() - began < 2
+    made[0].fail("another reason.")
+    assert made[1].whereabouts().startswith("rank 2 failed: the disk is full.; rank 0 (process ")
+
+
+def test_ranks_at_different_places_find_out(worlds):
+    made = worlds([HashStore()] * 2)
+    said = together(made, lambda world: world.barrier(["left", "right"][world.rank]))
+    assert said[0] == "rank 1 has come to 'right' where rank 0 is at 'left'."
+    assert said[1] == "rank 0 has come to 'left' where rank 1 is at 'right'."
+
+
+def test_a_store_whose_keeper_is_gone_is_an_error(worlds):
+    keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    made = worlds([HashStore(), TCPStore("127.0.0.1", keeper.port)], timeout=5.0)
+    del keeper
+    assert "lost the ranks' common store" in together(made[1:], lambda world: world.barrier("end"))[0]
