@@ -93,7 +93,7 @@ class _Session:
         for line in graph.report.lines():
             self._say(line)
         stop.check()
-        parts = Parts.of(config, graph, device)
+        parts = Parts.of(config, graph, device, self._world)
         estimate = parts.estimate(storage)
         self._say(estimate.line())
         estimate.check(environment.available_memory(device), parts.objective.model.dim)

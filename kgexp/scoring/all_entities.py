@@ -147,8 +147,8 @@ class _AllEntities(Function):
         statistic = scorer.of_all_ranks(statistic)
         ctx.scorer, ctx.targets = scorer, targets
         ctx.save_for_backward(queries, statistic, own)
-        losses: Tensor = loss.value(statistic, own, targets)
-        return losses.split(list(scorer.sizes))[exchange.rank].clone()
+        losses: list[Tensor] = list(loss.value(statistic, own, targets).split(list(scorer.sizes)))
+        return losses[exchange.rank].clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

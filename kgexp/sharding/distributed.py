@@ -1,4 +1,4 @@
-"""`sharding=rowwise` and `sharding=replicated`: tables over the ranks of a job, and how a step is planned among them."""
+"""`sharding=rowwise` and `sharding=replicated`: tables over the ranks of a job, and the plan of a step among them."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from kgexp.sharding.base import Sharding, TableSpec
 from kgexp.sharding.exchange import Exchange, GroupExchange
 from kgexp.sharding.groups import gloo_group, nccl_group
-from kgexp.sharding.local import local_table
+from kgexp.sharding.local import LocalTable, local_table, new_rows
 from kgexp.sharding.owners import Owners
 from kgexp.sharding.replicated import ReplicatedRoute, ReplicatedTable
 from kgexp.sharding.route import Plan, Route, local_plan
@@ -104,10 +104,9 @@ class DistributedSharding(Sharding, ABC):
     def _replicated(self, spec: TableSpec) -> Table:
         """A table that every rank holds whole."""
         if self._exchange.ranks == 1:
-            return local_table(spec, range(spec.num_rows))
-        table = local_table(spec, range(spec.num_rows), f".{self._exchange.rank}", ReplicatedTable)
-        table.over = self._exchange
-        return table
+            return local_table(spec)
+        weight, state = new_rows(spec, range(spec.num_rows), f".{self._exchange.rank}")
+        return ReplicatedTable(spec.name, weight, state, spec.optimizer, self._exchange)
 
 
 class RowwiseSharding(DistributedSharding):
@@ -116,10 +115,11 @@ class RowwiseSharding(DistributedSharding):
     def entity_table(self, spec: TableSpec) -> Table:
         """See `Sharding.entity_table`."""
         if not isinstance(self._exchange, GroupExchange):
-            return local_table(spec, range(spec.num_rows))
+            return local_table(spec)
         self._num_entities = spec.num_rows
         owners, rank = self.owners(spec.num_rows), self._exchange.rank
-        own = local_table(spec, range(owners.bounds[rank], owners.bounds[rank + 1]), f".{rank}")
+        weight, state = new_rows(spec, range(owners.bounds[rank], owners.bounds[rank + 1]), f".{rank}")
+        own = LocalTable(spec.name, weight, state, spec.optimizer)
         return RowwiseTable(own, owners, self._exchange)
 
     def _cut(self, entity: Tensor) -> list[int]:

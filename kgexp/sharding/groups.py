@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d  # torch.distributed exports a part of it
 
 
 def gloo_group(store: Any, name: str, rank: int, ranks: int, timeout: float, one_machine: bool) -> Any:
@@ -17,19 +17,19 @@ def gloo_group(store: Any, name: str, rank: int, ranks: int, timeout: float, one
         timeout: seconds after which a collective fails.
         one_machine: whether loopback reaches every rank; then no host name is looked up.
     """
-    prefixed = dist.PrefixStore(name, store)
+    prefixed = c10d.PrefixStore(name, store)
     if not one_machine:  # takes the interface that GLOO_SOCKET_IFNAME names
-        return dist.ProcessGroupGloo(prefixed, rank, ranks, timedelta(seconds=timeout))
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        return c10d.ProcessGroupGloo(prefixed, rank, ranks, timedelta(seconds=timeout))
+    options = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # torch's stubs do not know it
+    options._devices = [c10d.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = timedelta(seconds=timeout)
-    return dist.ProcessGroupGloo(prefixed, rank, ranks, options)
+    return c10d.ProcessGroupGloo(prefixed, rank, ranks, options)
 
 
 def nccl_group(store: Any, name: str, rank: int, ranks: int, timeout: float, device: torch.device) -> Any:
     """An NCCL group, for tensors on `device`, which no other rank uses; arguments as of `gloo_group`."""
-    options = dist.ProcessGroupNCCL.Options()
+    options = c10d.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout)
-    group = dist.ProcessGroupNCCL(dist.PrefixStore(name, store), rank, ranks, options)
+    group = c10d.ProcessGroupNCCL(c10d.PrefixStore(name, store), rank, ranks, options)
     group.eager_connect_single_device(device)
     return group

@@ -1,7 +1,6 @@
 """`sharding=none`: every row is in this process, in memory or in a memory-mapped file."""
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,8 +16,6 @@ from kgexp.world import World
 
 #: Numbers drawn at a time when a table is filled.
 _FILL = 1 << 22
-
-_Kind = TypeVar("_Kind", bound="LocalTable")
 
 
 class LocalTable(Table):
@@ -77,14 +74,13 @@ class LocalTable(Table):
         return {"weight": self._weight, **self._state}
 
 
-def local_table(spec: TableSpec, rows: range, suffix: str = "", kind: type[_Kind] = LocalTable) -> _Kind:
-    """A new table of the rows `rows` of a larger one, numbered from 0.
+def new_rows(spec: TableSpec, rows: range, suffix: str = "") -> tuple[Tensor, dict[str, Tensor]]:
+    """The rows `rows` of a new table, drawn, and their optimizer state, zero.
 
     Args:
         spec: the whole table.
         rows: those that are wanted.
         suffix: tells the files of this process from those of others, where the storage has files.
-        kind: the class of the table.
     """
     weight = spec.storage.empty(f"{spec.name}{suffix}.weight", (len(rows), spec.dim), spec.dtype, spec.device)
     size = max(1, _FILL // spec.dim)
@@ -95,7 +91,12 @@ def local_table(spec: TableSpec, rows: range, suffix: str = "", kind: type[_Kind
         key: spec.storage.empty(f"{spec.name}{suffix}.{key}", shape, spec.dtype, spec.device).zero_()
         for key, shape in spec.optimizer.state_shapes(len(rows), spec.dim).items()
     }
-    return kind(spec.name, weight, state, spec.optimizer)
+    return weight, state
+
+
+def local_table(spec: TableSpec) -> LocalTable:
+    """A new table whose rows are all in this process."""
+    return LocalTable(spec.name, *new_rows(spec, range(spec.num_rows)), spec.optimizer)
 
 
 class LocalSharding(Sharding):
@@ -115,11 +116,11 @@ class LocalSharding(Sharding):
 
     def entity_table(self, spec: TableSpec) -> LocalTable:
         """See `Sharding.entity_table`."""
-        return local_table(spec, range(spec.num_rows))
+        return local_table(spec)
 
     def relation_table(self, spec: TableSpec) -> LocalTable:
         """See `Sharding.relation_table`."""
-        return local_table(spec, range(spec.num_rows))
+        return local_table(spec)
 
     def plan(self, entity: Tensor, relation: Tensor, signal: int = 0) -> Plan:
         """See `Sharding.plan`."""

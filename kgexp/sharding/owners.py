@@ -1,6 +1,7 @@
 """Which rank owns which rows: pure data, the same on every rank."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -26,13 +27,13 @@ class Owners:
     def sizes(self) -> list[int]:
         """How many rows each rank owns."""
         bounds = self.bounds
-        return [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+        return [stop - start for start, stop in pairwise(bounds)]
 
     def cut(self, ids: Tensor) -> list[int]:
         """How many of the ids int64[u], ascending, each rank owns; those of rank 0 come first."""
         inner = torch.tensor(self.bounds[1:-1], dtype=torch.int64, device=ids.device)
         cuts = [0, *torch.searchsorted(ids, inner).tolist(), len(ids)]
-        return [stop - start for start, stop in zip(cuts, cuts[1:], strict=False)]
+        return [stop - start for start, stop in pairwise(cuts)]
 
     def line(self, name: str) -> str:
         """One line for people."""

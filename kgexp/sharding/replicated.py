@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kgexp.optim.base import RowOptimizer
 from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.local import LocalTable
 from kgexp.sharding.route import Route
@@ -36,7 +37,11 @@ class ReplicatedTable(LocalTable):
         over: the ranks that hold the table. The others are those of `LocalTable`.
     """
 
-    over: Exchange
+    def __init__(
+        self, name: str, weight: Tensor, state: dict[str, Tensor], optimizer: RowOptimizer, over: Exchange
+    ) -> None:
+        super().__init__(name, weight, state, optimizer)
+        self.over = over
 
     def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
         """See `Table.update`."""

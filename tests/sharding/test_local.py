@@ -8,6 +8,7 @@ from kgexp.models.complex import ComplEx
 from kgexp.optim.adagrad import Adagrad, RowwiseAdagrad
 from kgexp.optim.adam import Adam
 from kgexp.optim.sgd import SGD
+from kgexp.sharding.base import TableSpec
 from kgexp.sharding.local import LocalSharding
 from kgexp.sharding.route import Route
 from kgexp.storage.local import LocalStorage
@@ -22,7 +23,8 @@ def make(optimizer=None, storage=None, n=501, dtype=torch.float64):
 
     optimizer = optimizer or Adagrad()
     device = torch.device("cpu")
-    return LocalSharding().table("entity", n, 6, initial, optimizer, storage or MemoryStorage(), dtype, device)
+    spec = TableSpec("entity", n, 6, initial, optimizer, storage or MemoryStorage(), dtype, device)
+    return LocalSharding().entity_table(spec)
 
 
 def test_rows_are_drawn_by_id():
