@@ -21,6 +21,7 @@ MAY_CHANGE = (
     "early_stopping.",
     "tracking.",
     "storage.",
+    "sharding.",  # who owns the rows, not what they are
     "dataset.path",  # moved data: the fingerprint tells whether it is the same
     "dataset.relation_weights",
     "dataset.cache",
@@ -80,26 +81,29 @@ def merge(saved: Mapping[str, Any], composed: Mapping[str, Any], overrides: Sequ
         ConfigError: an argument differs from the run's configuration and may not: names the keys.
     """
     before, now = _leaves(saved), _leaves(composed)
-    changed, refused = {}, []
+    changed, gone, refused = {}, [], []
     for path in given_keys(overrides):
         if path == "resume":
             continue
         everywhere = path in _GLOBAL_GROUPS
         for key in sorted(before.keys() | now.keys()):
             given = everywhere or key == path or key.startswith(f"{path}.")
-            if not given or key in ("resume", "plugins") or before.get(key) == now.get(key):
+            if not given or key in ("resume", "plugins"):
                 continue
             if not key.startswith(MAY_CHANGE):
-                refused.append(f"{key} ({_show(before, key)}, not {_show(now, key)})")
+                if before.get(key) != now.get(key):
+                    refused.append(f"{key} ({_show(before, key)}, not {_show(now, key)})")
             elif key in now and not everywhere:
                 changed[key] = now[key]
+            elif not everywhere:  # of a choice that another one replaces
+                gone.append(key)
     if refused:
         raise ConfigError(
             "a resumed run keeps its configuration, so these cannot change: "
             f"{', '.join(dict.fromkeys(refused))}; leave them out, or start a new run."
         )
     # Which packages are trusted is for the one who starts the run to say, not for a folder.
-    merged = _tree(before | changed)
+    merged = _tree({key: value for key, value in (before | changed).items() if key not in gone})
     return merged | {"resume": composed.get("resume"), "plugins": composed.get("plugins", [])}
 
 

@@ -6,6 +6,7 @@ tools can put the ranges together too. Writing needs memory for one piece of row
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,34 +44,44 @@ def write_shard(path: Path, tensors: Mapping[str, Tensor], start: int) -> None:
         tensors: by name; on any device, read piece by piece.
         start: number of the first row.
     """
+    with open(path, "xb") as file:
+        file.write(shard_header({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}, start))
+        for tensor in tensors.values():
+            for piece in _pieces(tensor):
+                file.write(as_bytes(piece))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def shard_header(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], start: int) -> bytes:
+    """What a file begins with that holds rows from `start` on; the bytes of the tensors follow in the order given.
+
+    Args:
+        tensors: by name, the dtype and the shape in this file.
+        start: number of the first row.
+    """
     header: dict[str, object] = {
         "__metadata__": {
             "format": "pt",
             "DCP_VERSION": "1.0",
             _OFFSETS: json.dumps(
-                {name: {"saved_offsets": [start] + [0] * (t.dim() - 1)} for name, t in tensors.items()}
+                {name: {"saved_offsets": [start] + [0] * (len(shape) - 1)} for name, (_, shape) in tensors.items()}
             ),
         }
     }
     offset = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + size],
-        }
+    for name, (dtype, shape) in tensors.items():
+        size = math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # aligned tensors can be mapped
-    with open(path, "xb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for tensor in tensors.values():
-            for piece in _pieces(tensor):
-                file.write(piece.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
-        file.flush()
-        os.fsync(file.fileno())
+    return len(text).to_bytes(8, "little") + text
+
+
+def as_bytes(rows: Tensor) -> memoryview:
+    """The bytes of rows as they stand in a file."""
+    return rows.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:

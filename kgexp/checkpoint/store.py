@@ -4,11 +4,13 @@
         index.json                          the files with their sizes; a folder without it is no checkpoint
         state.json                          step, counters, best value: what the trainer needs to go on
         config.json                         the resolved configuration
-        entity-00001-of-00001.safetensors   entity.weight and its state: entity.sum of the optimizer, entity.average
+        entity-00001-of-00002.safetensors   entity.weight and its state: entity.sum of the optimizer, entity.average
+        entity-00002-of-00002.safetensors   the rows of the next rank that has some
         relation-00001-of-00001.safetensors
         entities.arrow, relations.arrow     names by id
 
 A folder is filled under a name that ends in `.tmp`, synced, and renamed. A committed file is never written again.
+Every rank writes the rows that it owns into the one folder; any number of ranks reads them.
 """
 
 import json
@@ -20,14 +22,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from kgexp.checkpoint.shards import RowReader, write_shard
+from kgexp.checkpoint.shards import RowReader
+from kgexp.checkpoint.together import by_first, together
+from kgexp.checkpoint.writing import FORMAT, write_rest, write_rows
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
 from kgexp.sharding.table import Table
+from kgexp.world import Alone, World
 
-FORMAT = 2
+_ALONE = Alone()
 _NAME = re.compile(r"step_(\d{10})")
 
 
@@ -85,32 +88,35 @@ class Checkpoint:
         return RowReader(f"{table}.{key}", [self.path / name for name in files])
 
     def load(self, table: Table) -> None:
-        """Fills a table, optimizer state and all, with the rows that were saved.
+        """Fills the rows that this process has of a table, optimizer state and all, with what was saved.
 
         Raises:
-            CheckpointError: the shapes differ.
+            CheckpointError: the shapes of the whole table differ.
         """
         for key, target in table.state_tensors().items():
             saved = self.tensor(table.name, key)
-            if saved.shape != tuple(target.shape) or saved.dtype != target.dtype:
+            shape = (table.num_rows, *target.shape[1:])
+            if saved.shape != shape or saved.dtype != target.dtype:
                 raise CheckpointError(
                     f"{self.path}: {table.name}.{key} is {saved.dtype} {list(saved.shape)}, the run needs "
-                    f"{target.dtype} {list(target.shape)}; the configuration or the data set is another one"
+                    f"{target.dtype} {list(shape)}; the configuration or the data set is another one"
                 )
-            saved.copy_into(target, 0)
+            saved.copy_into(target, table.first_row)
 
 
 class CheckpointStore:
-    """The folder of a run's checkpoints.
+    """The folder of a run's checkpoints, which all ranks share; rank 0 decides, the others are told.
 
     Args:
         folder: made at the first save.
         keep: newest checkpoints that stay; those that one of them calls its best stay too.
+        world: the ranks that write and read together: `save` and `newest` are for all of them to call.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, world: World = _ALONE) -> None:
         self.folder = folder
         self._keep = keep
+        self._world = world
 
     def save(
         self,
@@ -127,33 +133,41 @@ class CheckpointStore:
 
         Args:
             step: steps trained so far.
-            tables: by name.
-            state: JSON values; `state["best"]["step"]`, where there is one, names the checkpoint to keep.
+            tables: by name; each rank writes the rows that it owns by `Table.bounds`.
+            state: JSON values; `state["best"]["step"]`, where there is one, names the checkpoint to keep. Like the
+                configuration and the vocabularies, rank 0's are written.
             config: the resolved configuration.
             vocabularies: file name in the checkpoint to a file that never changes, linked or copied.
+
+        Raises:
+            CheckpointError: the ranks do not write into one folder; on all ranks.
+            OSError: the disk is full, or worse; on the rank that met it.
+            RankError: another rank met an error, or did not come.
         """
+        world = self._world
         final = self.folder / f"step_{step:010d}"
-        if not self._is_whole(final):
-            part = self.folder / f"{final.name}.tmp"
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-            index: dict[str, Any] = {"format": FORMAT, "step": step, "tables": {}}
-            for name, table in tables.items():
-                file = f"{name}-00001-of-00001.safetensors"
-                tensors: dict[str, Tensor] = {f"{name}.{k}": v for k, v in table.state_tensors().items()}
-                write_shard(part / file, tensors, 0)
-                index["tables"][name] = {key: [file] for key in table.state_tensors()}
-            for name, source in vocabularies.items():
-                _link(source, part / name)
-            _write_json(part / "state.json", state)
-            _write_json(part / "config.json", config)
-            index["files"] = {file.name: file.stat().st_size for file in sorted(part.iterdir())}
-            _write_json(part / "index.json", index)
-            sync(part)
-            os.rename(part, final)
-            sync(self.folder)
-        self._prune()
+        part = final.with_name(f"{final.name}.tmp")
+        if by_first(world, "checkpoint folder", lambda: self._prepare(final, part)):
+            with together(world, "checkpoint rows"):
+                own = write_rows(part, list(tables.values()), world.rank)
+            written = world.gather("checkpoint files", own)
+
+            def commit() -> None:
+                write_rest(part, step, tables, written, state, config, vocabularies)
+                os.rename(part, final)
+                sync(self.folder)
+
+            by_first(world, "checkpoint commit", commit)
+        by_first(world, "checkpoint pruning", self._prune)
         return final
+
+    def _prepare(self, final: Path, part: Path) -> bool:
+        """Makes the empty folder `part`, unless a good checkpoint lies at `final`; True when it did."""
+        if self._is_whole(final):
+            return False
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        return True
 
     def _is_whole(self, path: Path) -> bool:
         """Whether a good checkpoint lies at `path`; a damaged one is moved out of the way."""
@@ -184,12 +198,21 @@ class CheckpointStore:
         """The newest checkpoint that is whole, or None when there is not one checkpoint; `say` is told of damaged ones.
 
         Raises:
-            CheckpointError: there are checkpoints and all are damaged.
+            CheckpointError: there are checkpoints and all are damaged, or a rank does not see the one that rank 0
+                found; on all ranks.
         """
+        step = by_first(self._world, "newest checkpoint", lambda: self._newest_whole(say))
+        if step is None:
+            return None
+        with together(self._world, "opening a checkpoint"):
+            return self.open(step)
+
+    def _newest_whole(self, say: Callable[[str], None]) -> int | None:
+        """The step of `newest`."""
         problem: CheckpointError | None = None
         for step in reversed(self.steps()):
             try:
-                return self.open(step)
+                return self.open(step).step
             except CheckpointError as error:
                 say(f"passed over a damaged checkpoint: {error}")
                 problem = problem or error
@@ -219,22 +242,6 @@ def _discard(path: Path) -> None:
     gone = path.with_name(f"{path.name}.gone.tmp")
     os.rename(path, gone)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    """The same file under another name, or a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-        sync(target)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    with open(path, "x", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read_json(path: Path) -> dict[str, Any]:

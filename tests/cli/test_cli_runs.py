@@ -176,3 +176,22 @@ def test_what_is_given_as_it_was_is_no_change():
 def test_an_experiment_given_again_does_not_shorten_the_run():
     composed = SAVED | {"train": {"epochs": 1, "batch_size": 50}}
     assert merge(SAVED, composed, ["experiment=x"])["train"]["epochs"] == 3
+
+
+NONE = {"_target_": "a.Local"}
+ROWWISE = {"_target_": "a.Rowwise", "ranks": 4, "timeout": 60.0, "wire_dtype": None}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "arguments", "after"),
+    [
+        (NONE, ROWWISE, ["sharding=rowwise", "sharding.ranks=4"], ROWWISE),
+        (ROWWISE, NONE, ["sharding=none"], NONE),
+        (ROWWISE, ROWWISE | {"ranks": 2}, ["sharding.ranks=2"], ROWWISE | {"ranks": 2}),
+        (ROWWISE, NONE, [], ROWWISE),
+        (ROWWISE, NONE, ["experiment=x"], ROWWISE),
+    ],
+)
+def test_a_run_goes_on_with_another_sharding_as_a_whole(before, now, arguments, after):
+    merged = merge(SAVED | {"sharding": before}, SAVED | {"sharding": now}, arguments)
+    assert merged == SAVED | {"sharding": after}

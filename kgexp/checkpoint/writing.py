@@ -1,0 +1,112 @@
+"""The files of one checkpoint: every rank writes the rows that it owns, rank 0 the rest."""
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kgexp.checkpoint.shards import write_shard
+from kgexp.durable import sync
+from kgexp.errors import CheckpointError
+from kgexp.sharding.table import Table
+
+#: The version of the layout, which readers compare.
+FORMAT = 2
+
+_SHARED = "all ranks need one shared folder, so put the run (hydra.run.dir) where every machine sees it"
+
+
+def shard_files(table: Table) -> dict[int, str]:
+    """The file of every rank that has rows of the table, numbered without holes; rank 0's where there are no rows."""
+    owners = [rank for rank, (start, stop) in enumerate(itertools.pairwise(table.bounds)) if start < stop] or [0]
+    return {
+        rank: f"{table.name}-{number:05d}-of-{len(owners):05d}.safetensors"
+        for number, rank in enumerate(owners, start=1)
+    }
+
+
+def write_rows(folder: Path, tables: Sequence[Table], rank: int) -> dict[str, int]:
+    """Writes and syncs the rows that `rank`, this process, owns; returns the bytes of each file it wrote.
+
+    Raises:
+        CheckpointError: the folder, which rank 0 has made, is not there.
+        OSError: the disk is full, or worse.
+    """
+    sizes = {}
+    for table in tables:
+        file = shard_files(table).get(rank)
+        if file is None:
+            continue
+        if not folder.is_dir():
+            raise CheckpointError(f"{folder / file} cannot be written by rank {rank}, without its folder: {_SHARED}")
+        start, stop = table.bounds[rank : rank + 2]
+        own = slice(start - table.first_row, stop - table.first_row)
+        tensors = {f"{table.name}.{key}": tensor[own] for key, tensor in table.state_tensors().items()}
+        write_shard(folder / file, tensors, start)
+        sizes[file] = (folder / file).stat().st_size
+    return sizes
+
+
+def write_rest(
+    folder: Path,
+    step: int,
+    tables: Mapping[str, Table],
+    written: Sequence[Mapping[str, int]],
+    state: Mapping[str, Any],
+    config: Mapping[str, Any],
+    vocabularies: Mapping[str, Path],
+) -> None:
+    """Writes what is not rows, the index at last, and syncs the folder.
+
+    Args:
+        folder: where every rank has written its rows.
+        written: what `write_rows` returned, by rank.
+        step, tables, state, config, vocabularies: see `CheckpointStore.save`.
+
+    Raises:
+        CheckpointError: a file of rows is not here as its rank wrote it.
+    """
+    sizes: dict[str, int] = {}
+    for rank, files in enumerate(written):
+        for name, size in files.items():
+            file = folder / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise CheckpointError(
+                    f"{file}, written by rank {rank}, is missing for rank 0 or not {size} bytes long: {_SHARED}"
+                )
+            sizes[name] = size
+    for name, source in vocabularies.items():
+        _link(source, folder / name)
+    _write_json(folder / "state.json", state)
+    _write_json(folder / "config.json", config)
+    sizes |= {name: (folder / name).stat().st_size for name in (*vocabularies, "state.json", "config.json")}
+    index = {
+        "format": FORMAT,
+        "step": step,
+        "tables": {
+            name: {key: list(shard_files(table).values()) for key in table.state_tensors()}
+            for name, table in tables.items()
+        },
+        "files": dict(sorted(sizes.items())),
+    }
+    _write_json(folder / "index.json", index)
+    sync(folder)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name, or a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync(target)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
