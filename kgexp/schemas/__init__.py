@@ -37,6 +37,8 @@ from kgexp.schemas.running import (
     LocalStorage,
     MemoryStorage,
     NoSharding,
+    ReplicatedSharding,
+    RowwiseSharding,
     Tracking,
     Train,
 )
@@ -83,7 +85,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "auxiliary": {"none": NoAuxiliary, "relation_prediction": RelationPrediction},
     "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": Adam, "sgd": SGD},
     "schedule": {"constant": Constant, "cosine": Cosine, "step": Step, "plateau": Plateau},
-    "sharding": {"none": NoSharding},
+    "sharding": {"none": NoSharding, "rowwise": RowwiseSharding, "replicated": ReplicatedSharding},
     "storage": {"memory": MemoryStorage, "local": LocalStorage},
     "evaluation": {"full": Evaluation, "sampled": Evaluation, "none": Evaluation},
     "tracking": {"wandb": Tracking, "none": Tracking},

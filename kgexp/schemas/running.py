@@ -30,6 +30,25 @@ class NoSharding:
 
 
 @dataclass
+class ReplicatedSharding:
+    """`kgexp.sharding.distributed.ReplicatedSharding`."""
+
+    _target_: str = "kgexp.sharding.distributed.ReplicatedSharding"
+    ranks: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
+    timeout: float = number(above=0)
+
+
+@dataclass
+class RowwiseSharding:
+    """`kgexp.sharding.distributed.RowwiseSharding`."""
+
+    _target_: str = "kgexp.sharding.distributed.RowwiseSharding"
+    ranks: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
+    timeout: float = number(above=0)
+    wire_dtype: str | None = one_of("bfloat16")
+
+
+@dataclass
 class MemoryStorage:
     """`kgexp.storage.memory.MemoryStorage`."""
 

@@ -81,6 +81,8 @@ class AllEntities(ScoringTechnique):
             entity: the table; `update` must follow the backward pass, for the rows' gradient waits in its buffer.
             drop: see `Rows.drop`.
         """
+        if entity.exchange.ranks == 1:  # where every rank holds all rows, each scores its own queries
+            sizes = [len(queries)]
         block = self.block_size(sum(sizes), queries.element_size())
         scorer = _Scorer(model, loss, entity, drop, block, sizes)
         losses: Tensor = _AllEntities.apply(queries, targets.of_all(entity.exchange, sizes), scorer)  # type: ignore[no-untyped-call]

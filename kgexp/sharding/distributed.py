@@ -16,8 +16,6 @@ from kgexp.sharding.rowwise import RowwiseRoute, RowwiseTable
 from kgexp.sharding.table import Table
 from kgexp.world import World
 
-_DTYPES = {None: None, "bfloat16": torch.bfloat16}
-
 
 class DistributedSharding(Sharding, ABC):
     """What shardings over several ranks share; of one rank, tables are local.
@@ -29,16 +27,15 @@ class DistributedSharding(Sharding, ABC):
         ranks: processes of the job; `auto` is the launcher's number, else one a GPU, else two. Whoever starts the
             processes reads it.
         timeout: seconds that a rank waits for the others.
-        wire_dtype: `bfloat16` halves what rows and gradients weigh on their way, and rounds them; None does not.
     """
 
-    def __init__(self, ranks: int | str = "auto", timeout: float = 300.0, wire_dtype: str | None = None) -> None:
+    _wire_dtype: torch.dtype | None = None
+
+    def __init__(self, ranks: int | str = "auto", timeout: float = 300.0) -> None:
         self.ranks, self.timeout = ranks, timeout
-        self._wire_dtype = _DTYPES[wire_dtype]
         self._exchange: Exchange = Exchange()
         self._control: GroupExchange | None = None
         self._device = torch.device("cpu")
-        self._num_entities = 0
 
     def open(self, world: World, device: torch.device) -> None:
         """See `Sharding.open`."""
@@ -110,7 +107,18 @@ class DistributedSharding(Sharding, ABC):
 
 
 class RowwiseSharding(DistributedSharding):
-    """Every rank owns a contiguous range of the entity rows; relations are replicated."""
+    """Every rank owns a contiguous range of the entity rows; relations are replicated.
+
+    Args:
+        ranks, timeout: see `DistributedSharding`.
+        wire_dtype: `bfloat16` halves what entity rows and their gradients weigh on their way, and rounds them; None
+            does not.
+    """
+
+    def __init__(self, ranks: int | str = "auto", timeout: float = 300.0, wire_dtype: str | None = None) -> None:
+        super().__init__(ranks, timeout)
+        self._wire_dtype = None if wire_dtype is None else getattr(torch, wire_dtype)
+        self._num_entities = 0
 
     def entity_table(self, spec: TableSpec) -> Table:
         """See `Sharding.entity_table`."""

@@ -63,6 +63,11 @@ class _Stop:
     def requested(self):
         return 15 if self.steps is not None and self.trainer.step >= self.steps else None
 
+    noted = requested
+
+    def adopt(self, signum):
+        pass
+
 
 @pytest.fixture(scope="module")
 def base(composed):
