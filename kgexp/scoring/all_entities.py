@@ -50,7 +50,7 @@ class AllEntities(ScoringTechnique):
 
     def block_size(self, queries: int, itemsize: int) -> int:
         """How many entities to score at a time, for so many queries and bytes a score."""
-        return self.block or max(1, _SCORE_BYTES // (queries * itemsize))
+        return self.block or max(1, _SCORE_BYTES // (max(1, queries) * itemsize))
 
     def numbers(self, extent: Extent, own: int, whole: int) -> int:
         """`working_numbers`, for a rank's own queries and those of all ranks: the gradient of its rows and of a block,
