@@ -1,77 +1,75 @@
 """`sharding=none`: every row is in this process, in memory or in a memory-mapped file."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Float64, Int64
+from kgexp.sharding.rows import OwnRows, Placement, new_rows
 from kgexp.sharding.table import Block, Table
 from kgexp.storage.base import Storage
 
-#: Numbers drawn at a time when a table is filled.
-_FILL = 1 << 22
-
 
 class LocalTable(Table):
-    """All rows of a table float[n, d] in one tensor.
+    """All rows of a table float[n, d]: the rows of a process that owns every one.
 
     Args:
         name: what messages and files call it, such as `entity`.
         weight: float[n, d]; becomes the table's own.
         state: the tensors of `optimizer.state_shapes(n, d)`.
         optimizer: what `update` applies.
+        dtype: of computing; None is that of the weights.
+        seed: of the rounding to bfloat16, where anything is kept in it.
     """
 
-    def __init__(self, name: str, weight: Tensor, state: dict[str, Tensor], optimizer: RowOptimizer) -> None:
+    def __init__(
+        self,
+        name: str,
+        weight: Tensor,
+        state: dict[str, Tensor],
+        optimizer: RowOptimizer,
+        dtype: torch.dtype | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._rows = OwnRows(name, weight, state, optimizer, 0, dtype, seed)
         self.name = name
         self.num_rows, self.dim = weight.shape
         self.bounds, self.first_row = (0, self.num_rows), 0
-        self.dtype = weight.dtype
-        self.device = weight.device
-        self._weight = weight
-        self._state = state
-        self._optimizer = optimizer
-        self._grad: Tensor | None = None  # of all rows: made when a technique scores against all entities
-        self._grad_in_use = False
+        self.dtype, self.device = self._rows.dtype, self._rows.device
 
     def gather(self, ids: Tensor) -> Tensor:
         """See `Table.gather`."""
-        return self._weight.index_select(0, ids).requires_grad_()
+        return self._rows.read(ids).requires_grad_()
 
     def read(self, ids: Tensor) -> Tensor:
         """See `Table.read`."""
-        return self._weight.index_select(0, ids.reshape(-1)).reshape(*ids.shape, self.dim)
+        return self._rows.read(ids.reshape(-1)).reshape(*ids.shape, self.dim)
 
-    def update(self, ids: Tensor, grad: Tensor, factor: float = 1.0) -> None:
+    def update(self, ids: Tensor, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
         """See `Table.update`."""
-        if self._grad is not None and self._grad_in_use:
-            self._grad.index_add_(0, ids, grad)
-            self._optimizer.step(self._weight, self._state, None, self._grad, factor)
-            self._grad.zero_()
-            self._grad_in_use = False
-        else:
-            self._optimizer.step(self._weight, self._state, ids, grad, factor)
+        self._rows.update(ids, grad, factor, step)
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """See `Table.local_blocks`."""
-        if grad:
-            if self._grad is None:
-                self._grad = torch.zeros_like(self._weight)
-            self._grad_in_use = True
-        for start in range(0, self.num_rows, size):
-            piece = slice(start, start + size)
-            yield Block(start, self._weight[piece], self._grad[piece] if grad and self._grad is not None else None)
+        return self._rows.blocks(size, grad=grad)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """See `Table.state_tensors`."""
-        return {"weight": self._weight, **self._state}
+        return self._rows.state_tensors()
 
 
 class LocalSharding:
-    """Makes tables whose rows all live in this process."""
+    """Makes tables whose rows all live in this process.
+
+    Args:
+        state_device: `cpu` or `cuda`, where the optimizer state is kept; None is where the weights are.
+    """
+
+    def __init__(self, state_device: str | None = None) -> None:
+        self._state_device = None if state_device is None else torch.device(state_device)
 
     def table(
         self,
@@ -81,18 +79,11 @@ class LocalSharding:
         initial: Callable[[Int64], Float64],
         optimizer: RowOptimizer,
         storage: Storage,
-        dtype: torch.dtype,
-        device: torch.device,
+        placement: Placement,
+        seed: int = 0,
     ) -> LocalTable:
         """A new table `name` float[num_rows, dim], its rows drawn by `initial` (ids int64[u] to float64[u, dim]),
-        its optimizer state zero, its memory taken from `storage`."""
-        weight = storage.empty(f"{name}.weight", (num_rows, dim), dtype, device)
-        size = max(1, _FILL // dim)
-        for start in range(0, num_rows, size):
-            ids = np.arange(start, min(start + size, num_rows), dtype=np.int64)
-            weight[start : start + size] = torch.from_numpy(initial(ids))
-        state = {
-            key: storage.empty(f"{name}.{key}", shape, dtype, device).zero_()
-            for key, shape in optimizer.state_shapes(num_rows, dim).items()
-        }
-        return LocalTable(name, weight, state, optimizer)
+        its optimizer state zero, its memory taken from `storage`; `seed` is that of the rounding."""
+        placement = replace(placement, state_device=self._state_device)
+        weight, state = new_rows(name, range(num_rows), dim, initial, optimizer, storage, placement)
+        return LocalTable(name, weight, state, optimizer, placement.dtype, seed)

@@ -1,5 +1,6 @@
 """From a resolved configuration and a graph to the objects of a run."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from kgexp.evaluation.evaluator import Evaluator
 from kgexp.optim.averaged import Averaged
 from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
+from kgexp.sharding.rows import Placement
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.tracking.tracker import Tracker
@@ -43,7 +45,7 @@ class Parts:
         config: the resolved configuration.
         graph: the data.
         objective: model, technique, losses and regulariser.
-        device, dtype: of the tables.
+        device, dtype: of computing, and of the tables unless the configuration says otherwise.
     """
 
     config: dict[str, Any]
@@ -74,18 +76,23 @@ class Parts:
 
     def estimate(self, storage: Storage) -> Estimate:
         """The memory that training and evaluation will take, with tables in `storage`."""
-        model, itemsize = self.objective.model, self.dtype.itemsize
+        model, scoring, itemsize = self.objective.model, self.objective.scoring, self.dtype.itemsize
         n, batch_size = self.graph.num_entities, self._batch_size
         evaluation = self.config["evaluation"]
-        work = (self.objective.scoring.working_numbers(batch_size, n, model.dim) + self._auxiliary_numbers) * itemsize
+        block = min(n, evaluation["block"])
+        work = (scoring.working_numbers(batch_size, n, model.dim) + self._auxiliary_numbers) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
-        ranking = evaluation["queries"] * min(n, evaluation["block"]) * (itemsize + 4)
-        tables = {
-            "entity table": self._table_bytes(n, model.dim),
-            "relation table": self._table_bytes(self._relation_rows, model.relation_dim),
-        }
-        rest = {"a step": work + self._dropout_bytes(batch_size), "ranking": ranking if evaluation["splits"] else 0}
-        return Estimate((tables if storage.in_memory else {}) | rest)
+        ranking = evaluation["queries"] * block * (itemsize + 4)
+        if self._placement.weight_dtype is not None:  # rows that are scored are copies
+            work += scoring.placed_entities(batch_size, n) * model.dim * itemsize
+            ranking += block * model.dim * itemsize
+        parts = {"a step": work + self._dropout_bytes(batch_size), "ranking": ranking if evaluation["splits"] else 0}
+        if not storage.in_memory:
+            return Estimate(parts)
+        entity, relation = self._table_bytes(n, model.dim), self._table_bytes(self._relation_rows, model.relation_dim)
+        if self.config["sharding"].get("state_device") in (None, self.device.type):
+            return Estimate({"entity table": sum(entity), "relation table": sum(relation)} | parts)
+        return Estimate({"entity table": entity[0], "relation table": relation[0]} | parts, entity[1] + relation[1])
 
     def tables(self, storage: Storage) -> tuple[Table, Table]:
         """New entity and relation tables, their rows drawn for the run's seed."""
@@ -94,8 +101,8 @@ class Parts:
         make = partial(
             sharding.table,
             storage=storage,
-            dtype=self.dtype,
-            device=self.device,
+            placement=self._placement,
+            seed=seed,
         )
         entities = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
         relations = partial(model.initial_relations, key(seed, Purpose.RELATION_INIT), num_rows=self._relation_rows)
@@ -178,6 +185,12 @@ class Parts:
         )
 
     @property
+    def _placement(self) -> Placement:
+        """Of the tables' numbers, as far as it does not depend on the sharding."""
+        weight, state = (self.config["train"][name] for name in ("table_dtype", "state_dtype"))
+        return Placement(self.device, self.dtype, weight and getattr(torch, weight), state and getattr(torch, state))
+
+    @property
     def _relation_rows(self) -> int:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
@@ -235,12 +248,14 @@ class Parts:
             numbers += (len(scoring.sides) * batch_size + every) * model.relation_dim
         return numbers * (3 * self.dtype.itemsize + _HASH_BYTES)
 
-    def _table_bytes(self, rows: int, dim: int) -> int:
-        """Bytes of a table with its optimizer state."""
+    def _table_bytes(self, rows: int, dim: int) -> tuple[int, int]:
+        """Bytes of a table's weights, and of its optimizer state."""
         optimizer, _ = self._optimizers()
-        shapes = optimizer.state_shapes(rows, dim)
-        numbers = rows * dim + sum(torch.Size(shape).numel() for shape in shapes.values())
-        return int(numbers * self.dtype.itemsize)
+        shapes = {"weight": (rows, dim)} | optimizer.state_shapes(rows, dim)
+        weight, *state = (
+            math.prod(shape) * self._placement.dtype_of(optimizer, name).itemsize for name, shape in shapes.items()
+        )
+        return weight, sum(state)
 
 
 def _cadence(section: dict[str, Any]) -> Cadence:

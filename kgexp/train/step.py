@@ -59,8 +59,8 @@ def train_step(objective: Objective, entity: Table, relation: Table, batch: Batc
     if objective.regularizer is not None:
         total = loss + objective.regularizer.penalty(objective.model, batch, rows)
     total.backward()
-    entity.update(entities.ids, _gradient(entity_rows), factor)
-    relation.update(relations.ids, _gradient(relation_rows), factor)
+    entity.update(entities.ids, _gradient(entity_rows), factor, batch.step)
+    relation.update(relations.ids, _gradient(relation_rows), factor, batch.step)
     return loss.detach()
 
 

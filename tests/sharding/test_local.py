@@ -9,6 +9,7 @@ from kgexp.optim.adagrad import Adagrad, RowwiseAdagrad
 from kgexp.optim.adam import Adam
 from kgexp.optim.sgd import SGD
 from kgexp.sharding.local import LocalSharding
+from kgexp.sharding.rows import Placement
 from kgexp.storage.local import LocalStorage
 from kgexp.storage.memory import MemoryStorage
 
@@ -20,8 +21,8 @@ def make(optimizer=None, storage=None, n=501, dtype=torch.float64):
         return model.initial_entities(5, ids, n)
 
     optimizer = optimizer or Adagrad()
-    device = torch.device("cpu")
-    return LocalSharding().table("entity", n, 6, initial, optimizer, storage or MemoryStorage(), dtype, device)
+    placement = Placement(torch.device("cpu"), dtype)
+    return LocalSharding().table("entity", n, 6, initial, optimizer, storage or MemoryStorage(), placement)
 
 
 def test_rows_are_drawn_by_id():
