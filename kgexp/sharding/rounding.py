@@ -10,8 +10,6 @@ from torch import Tensor
 
 from kgexp.lanes import lanes
 
-_LOW = 0xFFFF  # the bits of a float32 that bfloat16 does not have
-
 
 def rounded(values: Tensor, stream: int, ids: Tensor) -> Tensor:
     """float32[u, …] to bfloat16[u, …]; what is in bfloat16 already, infinite or NaN stays.
@@ -22,7 +20,11 @@ def rounded(values: Tensor, stream: int, ids: Tensor) -> Tensor:
         ids: int64[u], the numbers of the rows in the whole table: on them alone hangs how a row is rounded.
     """
     flat = values.unsqueeze(-1).flatten(1)
-    bits = lanes(stream, ids, flat.shape[1]).to(torch.int32).bitwise_and_(_LOW)
-    bits = (bits + flat.view(torch.int32)).bitwise_and_(~_LOW)  # sign and magnitude: this goes for both signs
-    # A carry out of the bits of a NaN would make something else of it.
-    return torch.where(flat.isfinite(), bits.view(torch.float32), flat).to(torch.bfloat16).view_as(values)
+    pattern = flat.view(torch.int32)
+    # The upper half of a float32 is the bfloat16 below it in size, the lower half how far the next one is: up if the
+    # lower half carries when random bits are added. Both are signed here, which is what the XOR makes up for.
+    low = pattern.to(torch.int16)
+    up = lanes(stream, ids, flat.shape[1]) > low.bitwise_xor_(0x7FFF)
+    high = (pattern >> 16).to(torch.int16).add_(up)
+    high.bitwise_or_(flat.isnan().to(torch.int16).neg_())  # the lower half may have been all that made it a NaN
+    return high.view(torch.bfloat16).view_as(values)
