@@ -7,8 +7,10 @@ import torch
 from kgexp.check import check
 from kgexp.data.load import load
 from kgexp.randomness import Purpose, key
+from kgexp.scoring.batch import Batch
 from kgexp.storage.memory import MemoryStorage
 from kgexp.train.assembly import Parts
+from kgexp.train.step import train_step
 
 N, M = 23, 2
 
@@ -121,6 +123,17 @@ def test_rows_in_bfloat16_are_rounded_by_seed_and_step(parts):
 
     assert torch.equal(trained(0, 0), trained(0, 0))
     assert not torch.equal(trained(0, 0), trained(1, 0)) and not torch.equal(trained(0, 0), trained(0, 2))
+
+
+@pytest.mark.parametrize("dtype", ["null", "bfloat16"])
+def test_a_training_step_rounds_by_its_number(parts, dtype):
+    made, after = parts(f"train.table_dtype={dtype}"), []
+    for step in (0, 5):
+        entity, relation = made.tables(MemoryStorage())
+        train_step(made.objective, entity, relation, Batch(step, made.batches()(0).triples))
+        after.append([table.read(torch.arange(table.num_rows)) for table in (entity, relation)])
+    for one, two in zip(*after, strict=True):
+        assert torch.equal(one, two) == (dtype == "null")
 
 
 def test_the_estimate_counts_dropout(parts):
