@@ -172,9 +172,9 @@ def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
     choices = spec.metadata.get("choices", ())
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, str) and choices and item not in choices:
-            if len(choices) == 1 and spec.type is not str:
+            if spec.type == int | str:
                 raise ConfigError(wrong_type(key, given, spec))
-            words = f"must be {' or '.join(choices)}"
+            words = f"must be {' or '.join(choices)}{' or null' if spec.type == str | None else ''}"
             raise ConfigError(f"{key} is {_shown(item)} but {words}{meant(item, choices)}")
         if isinstance(item, (int, float)) and not isinstance(item, bool):
             if not math.isfinite(item):

@@ -25,8 +25,8 @@ def set_threads(threads: int | str, ranks: int = 1) -> int:
     return count
 
 
-def choose_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, or `auto`: a GPU where there is one.
+def choose_device(name: str, key: str = "train.device") -> torch.device:
+    """`cpu`, `cuda`, or `auto`: a GPU where there is one; `key` is the setting that says so.
 
     Raises:
         ConfigError: `cuda` where torch sees no GPU.
@@ -34,7 +34,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device=cuda, but torch sees no GPU here: set train.device=cpu or auto.")
+        raise ConfigError(f"{key}=cuda, but torch sees no GPU here: set {key}=cpu.")
     # Scores and gradients in full float32: results must not depend on the kind of GPU.
     torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     LABELS = 10
     ENTITY_DROPOUT = 11
     RELATION_DROPOUT = 12
+    ROUNDING = 13
 
 
 def _mix(x: UInt64) -> UInt64:

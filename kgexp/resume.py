@@ -17,6 +17,7 @@ MAY_CHANGE = (
     "train.steps",
     "train.threads",
     "train.device",
+    "sharding.state_device",
     "checkpoint.",
     "early_stopping.",
     "tracking.",

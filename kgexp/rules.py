@@ -80,6 +80,11 @@ def _mapped_on_cuda(config: dict[str, Any]) -> None:
             "storage=local maps files into the memory of the CPU and cannot serve train.device=cuda: "
             "set train.device=cpu, or choose storage=memory."
         )
+    if local and config["sharding"].get("state_device") == "cuda":
+        raise ConfigError(
+            "storage=local maps files into the memory of the CPU and cannot serve sharding.state_device=cuda: "
+            "set it to null, or choose storage=memory."
+        )
 
 
 def _label_smoothing(config: dict[str, Any]) -> None:
@@ -119,6 +124,22 @@ def _averaging(config: dict[str, Any]) -> None:
         )
 
 
+def _narrow(config: dict[str, Any]) -> None:
+    train = config["train"]
+    for name in ("table_dtype", "state_dtype"):
+        if train[name] is not None and train["dtype"] == "float64":
+            raise ConfigError(
+                f"train.{name}={train[name]} is rounded from float32, and train.dtype=float64 would be in vain: "
+                f"set train.dtype=float32, or train.{name}=null."
+            )
+    if train["table_dtype"] is not None and config["averaging"]["start"] is not None:
+        raise ConfigError(
+            f"averaging.start is {config['averaging']['start']}, but what is averaged changes by less than "
+            f"train.table_dtype={train['table_dtype']} can tell: set averaging.start or train.table_dtype to null "
+            "(train.state_dtype=bfloat16 goes with an average)."
+        )
+
+
 def _angles(config: dict[str, Any]) -> None:
     weight = config["regularizer"].get("relation_weight")
     if weight is not None and config["model"]["_target_"] == _ROTATE:
@@ -142,5 +163,6 @@ RULES = (
     _uniform_share,
     _one_answer,
     _averaging,
+    _narrow,
     _angles,
 )

@@ -88,6 +88,9 @@ class _Session:
         config = self._config
         threads = environment.set_threads(config["train"]["threads"], self._world.local_size)
         device = environment.choose_device(config["train"]["device"])
+        state_device = device
+        if (name := config["sharding"].get("state_device")) is not None:
+            state_device = environment.choose_device(name, "sharding.state_device")
         with self._stages.stage("load"):
             graph = load(config["dataset"], self._say)
         for line in graph.report.lines():
@@ -96,7 +99,8 @@ class _Session:
         parts = Parts.of(config, graph, device, self._world)
         estimate = parts.estimate(storage)
         self._say(estimate.line())
-        estimate.check(environment.available_memory(device), parts.objective.model.dim)
+        free, for_state = environment.available_memory(device), environment.available_memory(state_device)
+        estimate.check(free, parts.objective.model.dim, for_state)
         self._record.update(
             fingerprint=graph.fingerprint,
             data=graph.report.as_dict(),

@@ -22,6 +22,8 @@ class Adam(RowOptimizer):
         clip, max_norm: see `RowOptimizer`.
     """
 
+    exact_state = ("step",)
+
     def __init__(
         self,
         lr: float = 1e-3,

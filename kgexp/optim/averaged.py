@@ -17,6 +17,7 @@ class Averaged(RowOptimizer):
 
     def __init__(self, inner: RowOptimizer) -> None:
         super().__init__(inner.lr, inner.clip, inner.max_norm)
+        self.exact_state = (*inner.exact_state, AVERAGE)  # rounded, the average of many would lose the last of them
         self._inner = inner
 
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:

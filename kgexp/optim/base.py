@@ -25,7 +25,11 @@ class RowOptimizer(ABC):
     Attributes:
         penalty: adds to the gradient of every touched row that of a penalty on it, as it is before the update and
             before the gradient is clipped; None adds nothing. The owner of the rows sets it.
+        exact_state: names of state tensors that must be kept in the dtype of computing, such as counts, which would
+            stand still where they are rounded; the others may be kept in bfloat16.
     """
+
+    exact_state: tuple[str, ...] = ()
 
     def __init__(self, lr: float, clip: float | None = None, max_norm: float | None = None) -> None:
         self.lr = lr
@@ -35,8 +39,8 @@ class RowOptimizer(ABC):
 
     @abstractmethod
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the state tensors for a table float[rows, dim]; each starts at zero and has the
-        table's dtype and `rows` as its first dimension."""
+        """Names and shapes of the state tensors for a table float[rows, dim]; each starts at zero and has `rows` as its
+        first dimension."""
 
     @abstractmethod
     def step_rows(self, weight: Tensor, state: dict[str, Tensor], index: Tensor, grad: Tensor, lr: float) -> None:

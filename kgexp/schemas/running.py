@@ -27,6 +27,7 @@ class NoSharding:
     """`kgexp.sharding.local.LocalSharding`."""
 
     _target_: str = "kgexp.sharding.local.LocalSharding"
+    state_device: str | None = one_of("cpu", "cuda")
 
 
 @dataclass
@@ -103,6 +104,8 @@ class Train:
     threads: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
     device: str = one_of("auto", "cpu", "cuda")
     dtype: str = one_of("float32", "float64")
+    table_dtype: str | None = one_of("bfloat16")
+    state_dtype: str | None = one_of("bfloat16")
 
 
 @dataclass

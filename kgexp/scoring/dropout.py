@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from kgexp.data.sides import Side
+from kgexp.lanes import lanes
 from kgexp.models.base import Model
 from kgexp.randomness import Purpose, key
 from kgexp.scoring.batch import Batch, Candidates, Rows
 
-# One hash decides about four numbers, by 16 bits each.
-_LANES, _LANE = 4, 1 << 16
+# Sixteen random bits decide about a number.
+_LANE = 1 << 16
 
 
 class Dropout:
@@ -77,34 +78,5 @@ def dropped(rows: Tensor, counters: Tensor, p: float, stream: int) -> Tensor:
     least = min(round(p * _LANE), _LANE - 1)
     if not least:
         return rows
-    lanes = _lanes(stream, counters, rows.shape[-1])
-    keep = lanes >= least - _LANE // 2  # the lanes are signed
+    keep = lanes(stream, counters, rows.shape[-1]) >= least - _LANE // 2  # the lanes are signed
     return rows * keep.to(rows.dtype).mul_(_LANE / (_LANE - least))
-
-
-def _lanes(stream: int, counters: Tensor, d: int) -> Tensor:
-    """Random numbers int16[…, d] for each counter int64[…]."""
-    hashes = -(-d // _LANES)
-    x = counters.unsqueeze(-1) * hashes + torch.arange(hashes, device=counters.device)
-    return _bits(stream, x).view(torch.int16)[..., :d]
-
-
-def _bits(stream: int, counters: Tensor) -> Tensor:
-    """The bits of `kgexp.randomness.bits` as int64, made where the counters are: on a GPU nothing waits for the CPU.
-    It overwrites the counters."""
-    return _mix(_mix(counters.mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(stream))))
-
-
-def _mix(x: Tensor) -> Tensor:
-    """The finaliser of SplitMix64, in place; the masks undo that a shift to the right copies the sign."""
-    x ^= (x >> 30).bitwise_and_((1 << 34) - 1)
-    x *= _signed(0xBF58476D1CE4E5B9)
-    x ^= (x >> 27).bitwise_and_((1 << 37) - 1)
-    x *= _signed(0x94D049BB133111EB)
-    x ^= (x >> 31).bitwise_and_((1 << 33) - 1)
-    return x
-
-
-def _signed(x: int) -> int:
-    """The 64-bit integer with the same bits."""
-    return x - (1 << 64) if x >> 63 else x

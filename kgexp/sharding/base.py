@@ -1,43 +1,16 @@
 """The contract of shardings: the choices of the group `sharding`."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from kgexp.optim.base import RowOptimizer
-from kgexp.randomness import Float64, Int64
 from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.owners import Owners
 from kgexp.sharding.route import Plan
+from kgexp.sharding.rows import TableSpec
 from kgexp.sharding.table import Table
-from kgexp.storage.base import Storage
 from kgexp.world import World
-
-
-@dataclass(frozen=True)
-class TableSpec:
-    """A table that is to be made.
-
-    Attributes:
-        name: such as `entity`.
-        num_rows, dim: its shape.
-        initial: from ids int64[u] to new rows float64[u, dim].
-        optimizer: of its rows.
-        storage: where its memory comes from.
-        dtype, device: of its rows.
-    """
-
-    name: str
-    num_rows: int
-    dim: int
-    initial: Callable[[Int64], Float64]
-    optimizer: RowOptimizer
-    storage: Storage
-    dtype: torch.dtype
-    device: torch.device
 
 
 class Sharding(Protocol):

@@ -5,13 +5,14 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from kgexp.sharding.base import Sharding, TableSpec
+from kgexp.sharding.base import Sharding
 from kgexp.sharding.exchange import Exchange, GroupExchange
 from kgexp.sharding.groups import gloo_group, nccl_group
-from kgexp.sharding.local import LocalTable, local_table, new_rows
+from kgexp.sharding.local import local_table
 from kgexp.sharding.owners import Owners
 from kgexp.sharding.replicated import ReplicatedRoute, ReplicatedTable
 from kgexp.sharding.route import Plan, Route, local_plan
+from kgexp.sharding.rows import OwnRows, TableSpec, new_rows
 from kgexp.sharding.rowwise import RowwiseRoute, RowwiseTable
 from kgexp.sharding.table import Table
 from kgexp.world import World
@@ -27,12 +28,13 @@ class DistributedSharding(Sharding, ABC):
         ranks: processes of the job; `auto` is the launcher's number, else one a GPU, else two. Whoever starts the
             processes reads it.
         timeout: seconds that a rank waits for the others.
+        state_device: `cpu` or `cuda`, where the optimizer state is kept; None is where the weights are.
     """
 
     _wire_dtype: torch.dtype | None = None
 
-    def __init__(self, ranks: int | str = "auto", timeout: float = 300.0) -> None:
-        self.ranks, self.timeout = ranks, timeout
+    def __init__(self, ranks: int | str = "auto", timeout: float = 300.0, state_device: str | None = None) -> None:
+        self.ranks, self.timeout, self._state_device = ranks, timeout, state_device
         self._exchange: Exchange = Exchange()
         self._control: GroupExchange | None = None
         self._device = torch.device("cpu")
@@ -100,35 +102,45 @@ class DistributedSharding(Sharding, ABC):
 
     def _replicated(self, spec: TableSpec) -> Table:
         """A table that every rank holds whole."""
+        spec = spec.with_state_on(self._state_device)
         if self._exchange.ranks == 1:
             return local_table(spec)
         weight, state = new_rows(spec, range(spec.num_rows), f".{self._exchange.rank}")
-        return ReplicatedTable(spec.name, weight, state, spec.optimizer, self._exchange)
+        placement = spec.placement
+        return ReplicatedTable(spec.name, weight, state, spec.optimizer, self._exchange, placement.dtype, spec.seed)
 
 
 class RowwiseSharding(DistributedSharding):
     """Every rank owns a contiguous range of the entity rows; relations are replicated.
 
     Args:
-        ranks, timeout: see `DistributedSharding`.
+        ranks, timeout, state_device: see `DistributedSharding`.
         wire_dtype: `bfloat16` halves what entity rows and their gradients weigh on their way, and rounds them; None
             does not.
     """
 
-    def __init__(self, ranks: int | str = "auto", timeout: float = 300.0, wire_dtype: str | None = None) -> None:
-        super().__init__(ranks, timeout)
+    def __init__(
+        self,
+        ranks: int | str = "auto",
+        timeout: float = 300.0,
+        wire_dtype: str | None = None,
+        state_device: str | None = None,
+    ) -> None:
+        super().__init__(ranks, timeout, state_device)
         self._wire_dtype = None if wire_dtype is None else getattr(torch, wire_dtype)
         self._num_entities = 0
 
     def entity_table(self, spec: TableSpec) -> Table:
         """See `Sharding.entity_table`."""
+        spec = spec.with_state_on(self._state_device)
         if not isinstance(self._exchange, GroupExchange):
             return local_table(spec)
         self._num_entities = spec.num_rows
         owners, rank = self.owners(spec.num_rows), self._exchange.rank
-        weight, state = new_rows(spec, range(owners.bounds[rank], owners.bounds[rank + 1]), f".{rank}")
-        own = LocalTable(spec.name, weight, state, spec.optimizer)
-        return RowwiseTable(own, owners, self._exchange)
+        first, end = owners.bounds[rank], owners.bounds[rank + 1]
+        weight, state = new_rows(spec, range(first, end), f".{rank}")
+        own = OwnRows(spec.name, weight, state, spec.optimizer, first, spec.placement.dtype, spec.seed)
+        return RowwiseTable(spec.name, own, owners, self._exchange)
 
     def _cut(self, entity: Tensor) -> list[int]:
         return self.owners(self._num_entities).cut(entity)

@@ -38,18 +38,24 @@ class ReplicatedTable(LocalTable):
     """
 
     def __init__(
-        self, name: str, weight: Tensor, state: dict[str, Tensor], optimizer: RowOptimizer, over: Exchange
+        self,
+        name: str,
+        weight: Tensor,
+        state: dict[str, Tensor],
+        optimizer: RowOptimizer,
+        over: Exchange,
+        dtype: torch.dtype | None = None,
+        seed: int = 0,
     ) -> None:
-        super().__init__(name, weight, state, optimizer)
+        super().__init__(name, weight, state, optimizer, dtype, seed)
         self.over = over
 
-    def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
+    def update(self, route: Route, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
         """See `Table.update`."""
         assert isinstance(route, ReplicatedRoute)
-        if self._grad is not None and self._grad_in_use:
-            self._grad.index_add_(0, route.ids, grad)
-            self.over.all_sum(self._grad)
-            super().update(Route(route.ids[:0]), grad[:0], factor)
+        if self._rows.waiting is not None:
+            self.over.all_sum(self._rows.waiting.index_add_(0, route.ids, grad))
+            super().update(Route(route.ids[:0]), grad[:0], factor, step)
         else:
             total = grad.new_zeros(len(route.union), self.dim).index_copy_(0, route.place, grad)
-            super().update(Route(route.union), self.over.all_sum(total), factor)
+            super().update(Route(route.union), self.over.all_sum(total), factor, step)

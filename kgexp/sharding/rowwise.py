@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kgexp.sharding.exchange import GroupExchange
-from kgexp.sharding.local import LocalTable
 from kgexp.sharding.owners import Owners
 from kgexp.sharding.route import Route
+from kgexp.sharding.rows import OwnRows
 from kgexp.sharding.table import Block, Table
 
 
@@ -45,15 +45,16 @@ class RowwiseTable(Table):
     """Rows float[n, d], of which this rank holds a contiguous range.
 
     Args:
-        own: the table of this rank's rows, numbered from 0.
+        name: what messages and files call it.
+        own: the rows of this rank.
         owners: who has which rows.
         exchange: over the ranks that own rows.
     """
 
-    def __init__(self, own: LocalTable, owners: Owners, exchange: GroupExchange) -> None:
-        self.name, self.dim, self.dtype, self.device = own.name, own.dim, own.dtype, own.device
+    def __init__(self, name: str, own: OwnRows, owners: Owners, exchange: GroupExchange) -> None:
+        self.name, self.dim, self.dtype, self.device = name, own.dim, own.dtype, own.device
         self.num_rows, self.bounds = owners.num_rows, owners.bounds
-        self.first_row, self.local_rows = self.bounds[exchange.rank], own.num_rows
+        self.first_row, self.local_rows = own.first_row, own.num_rows
         self.exchange: GroupExchange = exchange
         self._own, self._owners = own, owners
 
@@ -72,7 +73,7 @@ class RowwiseTable(Table):
         rows = self.exchange.rows(self._own.read(incoming), receive, send)
         return rows.index_select(0, place).reshape(*ids.shape, self.dim)
 
-    def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
+    def update(self, route: Route, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
         """See `Table.update`."""
         assert isinstance(route, RowwiseRoute)
         incoming = self.exchange.rows(grad, route.send, route.receive)
@@ -80,12 +81,11 @@ class RowwiseTable(Table):
         # One rank after the other: the order of the additions is fixed, and no two threads add to the same row.
         for slot, part in zip(route.slots, incoming.split(list(route.receive)), strict=True):
             total.index_add_(0, slot, part)
-        self._own.update(Route(route.touched), total, factor)
+        self._own.update(route.touched, total, factor, step)
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """See `Table.local_blocks`."""
-        for block in self._own.local_blocks(size, grad=grad):
-            yield Block(self.first_row + block.start, block.rows, block.grad)
+        return self._own.blocks(size, grad=grad)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """See `Table.state_tensors`."""

@@ -27,7 +27,7 @@ class Block:
 
     Attributes:
         start: id of the first row.
-        rows: float[k, d], a view of the table: read only.
+        rows: float[k, d], a view of the table, or a copy where it is kept in another dtype: read only.
         grad: float[k, d], a view of the gradient buffer that the next `update` applies; None outside training.
     """
 
@@ -69,8 +69,9 @@ class Table(Protocol):
     def read(self, ids: Tensor) -> Tensor:
         """Any ids int64[…] to their rows float[…, d], without gradient. Every rank calls it, with ids of its own."""
 
-    def update(self, route: Route, grad: Tensor, factor: float = 1.0) -> None:
-        """Applies the row optimizer once to every row that any rank touched, at `factor` times its learning rate.
+    def update(self, route: Route, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
+        """Applies the row optimizer once to every row that any rank touched, at `factor` times its learning rate, in
+        the training step number `step`, by which numbers kept in bfloat16 are rounded.
 
         `grad` float[u, d] belongs to `route.ids`; what was added to the gradient buffers of
         `local_blocks(..., grad=True)` since the last update is added to it."""
@@ -80,4 +81,5 @@ class Table(Protocol):
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The rows and their optimizer state as tensors of this process's rows, by name: `weight`, and the
-        state's names. Views: what is written into them is in the table."""
+        state's names. Views, each in the dtype and on the device where it is kept: what is written into them is in
+        the table."""

@@ -1,5 +1,6 @@
 """From a resolved configuration and a graph to the objects of a run."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,8 @@ from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
 from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.technique import Extent
-from kgexp.sharding.base import Sharding, TableSpec
+from kgexp.sharding.base import Sharding
+from kgexp.sharding.rows import Placement, TableSpec
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.tracking.tracker import Tracker
@@ -47,7 +49,7 @@ class Parts:
         config: the resolved configuration.
         graph: the data.
         objective: model, technique, losses and regulariser.
-        device, dtype: of the tables.
+        device, dtype: of computing, and of the tables unless the configuration says otherwise.
         sharding: who owns the rows; connected.
     """
 
@@ -87,24 +89,39 @@ class Parts:
 
     def estimate(self, storage: Storage) -> Estimate:
         """The memory that training and evaluation will take on a rank, with tables in `storage`."""
-        model, itemsize, extent = self.objective.model, self.dtype.itemsize, self._extent
+        model, scoring, itemsize, extent = (
+            self.objective.model,
+            self.objective.scoring,
+            self.dtype.itemsize,
+            self._extent,
+        )
         evaluation = self.config["evaluation"]
-        work = (self.objective.scoring.working_numbers(extent) + self._auxiliary_numbers) * itemsize
+        block = min(extent.rows, evaluation["block"])
+        work = (scoring.working_numbers(extent) + self._auxiliary_numbers) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
-        ranking = evaluation["queries"] * min(extent.rows, evaluation["block"]) * (itemsize + 4)
-        tables = {
-            "entity table": self._table_bytes(extent.rows, model.dim),
-            "relation table": self._table_bytes(self._relation_rows, model.relation_dim),
+        ranking = evaluation["queries"] * block * (itemsize + 4)
+        if self._placement.weight_dtype is not None:  # rows that are scored are copies
+            work += scoring.placed_entities(extent.batch, extent.entities) * model.dim * itemsize
+            ranking += block * model.dim * itemsize
+        parts = {
+            "a step": work + self._dropout_bytes(extent.batch),
+            "ranking": ranking if evaluation["splits"] else 0,
         }
-        rest = {"a step": work + self._dropout_bytes(extent.batch), "ranking": ranking if evaluation["splits"] else 0}
-        if self.share.ranks > 1:
-            rest["exchange"] = self._exchange_bytes
-        return Estimate((tables if storage.in_memory else {}) | rest, self.share.ranks)
+        ranks, state = self.share.ranks, 0
+        if ranks > 1:
+            parts["exchange"] = self._exchange_bytes
+        if storage.in_memory:
+            entity = self._table_bytes(extent.rows, model.dim)
+            relation = self._table_bytes(self._relation_rows, model.relation_dim)
+            if self.config["sharding"].get("state_device") not in (None, self.device.type):
+                entity, state, relation = (entity[0], 0), entity[1] + relation[1], (relation[0], 0)
+            parts = {"entity table": sum(entity), "relation table": sum(relation)} | parts
+        return Estimate(parts, state, ranks)
 
     def tables(self, storage: Storage) -> tuple[Table, Table]:
         """New entity and relation tables, their rows drawn for the run's seed."""
         model, seed, n = self.objective.model, self.config["seed"], self.graph.num_entities
-        make = partial(TableSpec, storage=storage, dtype=self.dtype, device=self.device)
+        make = partial(TableSpec, storage=storage, placement=self._placement, seed=seed)
         entities = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
         relations = partial(model.initial_relations, key(seed, Purpose.RELATION_INIT), num_rows=self._relation_rows)
         of_entities, of_relations = self._optimizers()
@@ -189,6 +206,12 @@ class Parts:
         )
 
     @property
+    def _placement(self) -> Placement:
+        """Of the tables' numbers, as far as it does not depend on the sharding."""
+        weight, state = (self.config["train"][name] for name in ("table_dtype", "state_dtype"))
+        return Placement(self.device, self.dtype, weight and getattr(torch, weight), state and getattr(torch, state))
+
+    @property
     def _relation_rows(self) -> int:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
@@ -256,12 +279,14 @@ class Parts:
             numbers += (len(scoring.sides) * batch_size + every) * model.relation_dim
         return numbers * (3 * self.dtype.itemsize + _HASH_BYTES)
 
-    def _table_bytes(self, rows: int, dim: int) -> int:
-        """Bytes of a table with its optimizer state."""
+    def _table_bytes(self, rows: int, dim: int) -> tuple[int, int]:
+        """Bytes of a table's weights, and of its optimizer state."""
         optimizer, _ = self._optimizers()
-        shapes = optimizer.state_shapes(rows, dim)
-        numbers = rows * dim + sum(torch.Size(shape).numel() for shape in shapes.values())
-        return int(numbers * self.dtype.itemsize)
+        shapes = {"weight": (rows, dim)} | optimizer.state_shapes(rows, dim)
+        weight, *state = (
+            math.prod(shape) * self._placement.dtype_of(optimizer, name).itemsize for name, shape in shapes.items()
+        )
+        return weight, sum(state)
 
 
 def _cadence(section: dict[str, Any]) -> Cadence:

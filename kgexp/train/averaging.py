@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kgexp.optim.averaged import AVERAGE
 from kgexp.sharding.table import Table
 from kgexp.train.plan import Cadence
 
-#: Rows that are exchanged at a time.
+#: Rows that are averaged or exchanged at a time.
 _ROWS = 1 << 14
 
 
@@ -48,8 +49,8 @@ class Averaging:
             self.count += 1
             self.first = step if self.count == 1 else self.first
             for table in self.tables:
-                tensors = table.state_tensors()
-                tensors[AVERAGE].lerp_(tensors["weight"], 1 / self.count)
+                for weight, average in _pairs(table):
+                    average.lerp_(weight.to(average.device), 1 / self.count)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -80,9 +81,13 @@ class Averaging:
     def _exchange(self) -> None:
         """Weights and averages change places, if there are averages yet."""
         for table in self.tables if self.count else ():
-            tensors = table.state_tensors()
-            pairs = zip(tensors["weight"].split(_ROWS), tensors[AVERAGE].split(_ROWS), strict=True)
-            for weight, average in pairs:
+            for weight, average in _pairs(table):
                 held = weight.clone()
                 weight.copy_(average)
                 average.copy_(held)
+
+
+def _pairs(table: Table) -> Iterator[tuple[Tensor, Tensor]]:
+    """Views of the weights and of their averages, which may be on another device, some rows at a time."""
+    tensors = table.state_tensors()
+    return zip(tensors["weight"].split(_ROWS), tensors[AVERAGE].split(_ROWS), strict=True)

@@ -11,30 +11,40 @@ class Estimate:
     """Bytes by what they are for; libraries and memory-mapped data are not counted.
 
     Attributes:
-        parts: name to bytes, of a rank.
+        parts: name to bytes, of a rank, on the device of the rows.
+        state: bytes of optimizer state on another device.
         ranks: how many such ranks there are.
     """
 
     parts: Mapping[str, int]
+    state: int = 0
     ranks: int = 1
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """All of it on the device of the rows."""
         return sum(self.parts.values())
 
     def line(self) -> str:
         """One line for people."""
         parts = ", ".join(f"{name} {size(n)}" for name, n in self.parts.items())
         each = f" on each of {self.ranks} ranks" if self.ranks > 1 else ""
-        return f"memory: {size(self.total)}{each} ({parts}), libraries and mapped data aside"
+        other = f" and {size(self.state)} of optimizer state on another device" if self.state else ""
+        return f"memory: {size(self.total)}{each} ({parts}){other}, libraries and mapped data aside"
 
-    def check(self, available: int | None, dim: int) -> None:
-        """Refuses what cannot fit in `available` bytes (None is unknown), for rows of `dim` reals.
+    def check(self, available: int | None, dim: int, for_state: int | None = None) -> None:
+        """Refuses what cannot fit in `available` bytes (None is unknown), for rows of `dim` reals, or whose optimizer
+        state cannot fit in `for_state` bytes of another device.
 
         Raises:
             ConfigError: says what is needed, what there is, and what would fit.
         """
+        if for_state is not None and self.state > for_state:
+            raise ConfigError(
+                f"the optimizer state needs {size(self.state)} of memory on sharding.state_device and "
+                f"{size(max(for_state, 0))} are free: train.state_dtype=bfloat16 halves most of it, "
+                "optimizer=rowwise_adagrad needs the least."
+            )
         if available is None or self.total <= available:
             return
         smaller = int(0.9 * dim * max(available, 0) / self.total) // 2 * 2

@@ -81,8 +81,8 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
     if objective.regularizer is not None:
         total = loss + objective.regularizer.penalty(objective.model, batch, rows)
     total.backward()
-    entity.update(plan.entity, _gradient(entity_rows), factor)
-    relation.update(plan.relation, _gradient(relation_rows), factor)
+    entity.update(plan.entity, _gradient(entity_rows), factor, batch.step)
+    relation.update(plan.relation, _gradient(relation_rows), factor, batch.step)
     return plan.exchange.all_sum(loss.detach().clone())
 
 

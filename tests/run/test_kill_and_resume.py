@@ -38,10 +38,13 @@ def same_end(one, two):
     "overrides",
     [
         ("scoring=onevsall",),
-        ("scoring=negatives", "train.threads=2", "model.dim=512"),
+        (
+            *("scoring=negatives", "train.threads=2", "model.dim=512"),
+            *("train.table_dtype=bfloat16", "train.state_dtype=bfloat16"),
+        ),
         ("scoring=negatives", "optimizer=adam", "optimizer.lr=0.01", "schedule.warmup=40", "averaging.start=0.3"),
     ],
-    ids=["all entities, one thread", "negatives, two threads", "Adam, warm-up, averaged weights"],
+    ids=["all entities, one thread", "negatives, two threads, bfloat16", "Adam, warm-up, averaged weights"],
 )
 def test_a_killed_run_ends_with_the_same_bits(make_command, overrides):
     overrides = (*OVERRIDES, *overrides)

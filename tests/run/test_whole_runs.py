@@ -50,11 +50,12 @@ def test_a_run_leaves_everything_that_is_promised(command):
     [
         (
             *("model=rotate", "model.reciprocal=true", "model.margin=6", "scoring=negatives", "loss=logistic"),
-            "auxiliary=relation_prediction",
+            *("auxiliary=relation_prediction", "train.table_dtype=bfloat16"),
         ),
         (
             *("scoring=negatives", "scoring.negatives=20", "regularizer=none", "storage=local", "averaging.start=0.3"),
             *("optimizer=adam", "optimizer.lr=0.01", "optimizer.clip=1", "model.max_norm=5", "schedule=cosine"),
+            "train.state_dtype=bfloat16",
         ),
         (
             *("evaluation=none", "model.reciprocal=false", "train.dtype=float64", "model.init=xavier_uniform"),

@@ -111,13 +111,14 @@ def test_a_step_is_the_gradient_of_a_plain_loop(world, technique, loss, model, w
 def test_gradient_buffers_start_afresh_each_step(world):
     objective = Objective(ComplEx(8), OneVsAll(block=20), Softmax(), None, world.m, seed=3)
     batch = Batch(0, world.triples)
-    entity, relation = world.table("entity", Sgd(0.0)), world.table("relation", Sgd(0.0))
+    optimizer = Sgd(0.0)
+    entity, relation = world.table("entity", optimizer), world.table("relation", Sgd(0.0))
     train_step(objective, entity, relation, batch)  # a learning rate of zero
     second = world.table("entity", Sgd(1.0))
     second.state_tensors()["weight"].copy_(entity.state_tensors()["weight"])
     train_step(objective, second, world.table("relation", Sgd(1.0)), batch)
     before = entity.state_tensors()["weight"].clone()
-    entity._optimizer.lr = 1.0
+    optimizer.lr = 1.0
     train_step(objective, entity, relation, batch)
     assert torch.equal(entity.state_tensors()["weight"], second.state_tensors()["weight"])
     assert not torch.equal(entity.state_tensors()["weight"], before)

@@ -8,9 +8,9 @@ from kgexp.models.complex import ComplEx
 from kgexp.optim.adagrad import Adagrad, RowwiseAdagrad
 from kgexp.optim.adam import Adam
 from kgexp.optim.sgd import SGD
-from kgexp.sharding.base import TableSpec
 from kgexp.sharding.local import LocalSharding
 from kgexp.sharding.route import Route
+from kgexp.sharding.rows import Placement, TableSpec
 from kgexp.storage.local import LocalStorage
 from kgexp.storage.memory import MemoryStorage
 
@@ -22,8 +22,8 @@ def make(optimizer=None, storage=None, n=501, dtype=torch.float64):
         return model.initial_entities(5, ids, n)
 
     optimizer = optimizer or Adagrad()
-    device = torch.device("cpu")
-    spec = TableSpec("entity", n, 6, initial, optimizer, storage or MemoryStorage(), dtype, device)
+    placement = Placement(torch.device("cpu"), dtype)
+    spec = TableSpec("entity", n, 6, initial, optimizer, storage or MemoryStorage(), placement)
     return LocalSharding().entity_table(spec)
 
 

@@ -7,9 +7,11 @@ import torch
 from kgexp.check import check
 from kgexp.data.load import load
 from kgexp.randomness import Purpose, key
+from kgexp.scoring.batch import Batch
 from kgexp.sharding.route import Route
 from kgexp.storage.memory import MemoryStorage
 from kgexp.train.assembly import Parts
+from kgexp.train.step import train_step
 
 N, M = 23, 2
 
@@ -95,6 +97,44 @@ def test_the_estimate_counts_the_state(parts, optimizer, numbers):
     estimate = parts(f"optimizer={optimizer}").estimate(MemoryStorage())
     assert estimate.parts["entity table"] == N * numbers * 4
     assert estimate.parts["relation table"] == 2 * M * numbers * 4
+
+
+def test_the_estimate_counts_what_is_kept(parts):
+    made = parts("optimizer=adam", "train.table_dtype=bfloat16", "train.state_dtype=bfloat16")
+    tables, numbers = made.tables(MemoryStorage()), made.estimate(MemoryStorage()).parts
+    for table in tables:
+        kept = table.state_tensors()
+        assert {name for name, t in kept.items() if t.dtype == torch.float32} == {"step"}
+        assert numbers[f"{table.name} table"] == sum(t.nbytes for t in kept.values())
+    elsewhere = parts("optimizer=adam", "sharding.state_device=cuda").estimate(MemoryStorage())
+    assert elsewhere.parts["entity table"] == N * 8 * 4 and elsewhere.parts["relation table"] == 2 * M * 8 * 4
+    assert elsewhere.state == (N + 2 * M) * (2 * 8 + 1) * 4
+
+
+def test_rows_in_bfloat16_are_rounded_by_seed_and_step(parts):
+    """The same two steps, taken as steps 0 and 1 of runs of two seeds, and as steps 2 and 3."""
+
+    def trained(seed, first):
+        made = parts("train.table_dtype=bfloat16", f"seed={seed}", "optimizer=sgd")
+        entity, _ = made.tables(MemoryStorage())
+        entity.state_tensors()["weight"].fill_(1.0)
+        for step in (first, first + 1):
+            entity.update(torch.arange(N), torch.full((N, 8), 0.01), 1.0, step)
+        return entity.read(torch.arange(N))
+
+    assert torch.equal(trained(0, 0), trained(0, 0))
+    assert not torch.equal(trained(0, 0), trained(1, 0)) and not torch.equal(trained(0, 0), trained(0, 2))
+
+
+@pytest.mark.parametrize("dtype", ["null", "bfloat16"])
+def test_a_training_step_rounds_by_its_number(parts, dtype):
+    made, after = parts(f"train.table_dtype={dtype}"), []
+    for step in (0, 5):
+        entity, relation = made.tables(MemoryStorage())
+        train_step(made.objective, entity, relation, Batch(step, made.batches()(0).triples))
+        after.append([table.read(torch.arange(table.num_rows)) for table in (entity, relation)])
+    for one, two in zip(*after, strict=True):
+        assert torch.equal(one, two) == (dtype == "null")
 
 
 def test_the_estimate_counts_dropout(parts):

@@ -178,3 +178,10 @@ def test_it_is_in_the_estimate(make):
     plain, averaged = (make(f"averaging.start={start}").estimate(MemoryStorage()).parts for start in ("null", "0"))
     for name, numbers in plain.items():
         assert averaged[name] == (numbers * 3 // 2 if name.endswith("table") else numbers)  # with Adagrad's sum
+
+
+def test_state_in_bfloat16_has_an_average_that_is_not(make):
+    run = Run(make("averaging.start=0.5", "train.dtype=float32", "train.state_dtype=bfloat16")).train()
+    assert run.tables[0].state_tensors()["sum"].dtype == torch.bfloat16
+    for average, expected in zip(averages(run), run.mean([12, 15, 18, 21]), strict=True):
+        torch.testing.assert_close(average, expected, rtol=1e-6, atol=1e-9)

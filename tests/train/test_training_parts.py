@@ -104,3 +104,11 @@ def test_a_run_that_cannot_fit_is_refused_with_what_would():
     ):
         estimate.check(4_000_000_000, 200)
     assert "entity table 8 GB" in estimate.line()
+
+
+def test_state_that_does_not_fit_its_device_is_refused():
+    estimate = Estimate({"entity table": 4_000_000_000}, state=8_000_000_000)
+    estimate.check(4_000_000_000, 200, 8_000_000_000)
+    with pytest.raises(ConfigError, match=r"state needs 8 GB of memory on sharding\.state_device and 7 GB are free"):
+        estimate.check(4_000_000_000, 200, 7_000_000_000)
+    assert "memory: 4 GB (entity table 4 GB) and 8 GB of optimizer state on another device" in estimate.line()

@@ -1,0 +1,223 @@
+"""The rows of a table that a process owns: where their numbers are kept, and how a step reaches them.
+
+Weights or optimizer state may be kept in bfloat16, and the state on another device than the weights; the optimizer
+computes in one dtype on the weights' device all the same. What it computes with is then a copy of the touched rows,
+some at a time, and rounding on the way back is stochastic.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgexp.optim.base import ROWS, RowOptimizer
+from kgexp.randomness import Float64, Int64, Purpose, key
+from kgexp.sharding.rounding import rounded
+from kgexp.sharding.table import Block
+from kgexp.storage.base import Storage
+
+#: Numbers drawn at a time when rows are filled.
+_FILL = 1 << 22
+
+#: What the weights are called among the tensors of the state.
+WEIGHT = "weight"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the numbers of a table are kept, and in which dtype.
+
+    Attributes:
+        device: of the weights; what is read and computed is there too.
+        dtype: of what is read, of gradients, and of what the optimizer computes with.
+        weight_dtype: of the weights where they are kept; None is `dtype`.
+        state_dtype: of the optimizer state but for what the optimizer calls exact; None is `dtype`.
+        state_device: of the optimizer state; None is `device`.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    weight_dtype: torch.dtype | None = None
+    state_dtype: torch.dtype | None = None
+    state_device: torch.device | None = None
+
+    def dtype_of(self, optimizer: RowOptimizer, name: str) -> torch.dtype:
+        """In which a tensor is kept: the weights, or one of the optimizer's state by its name."""
+        if name == WEIGHT:
+            return self.weight_dtype or self.dtype
+        return self.dtype if name in optimizer.exact_state else self.state_dtype or self.dtype
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table that is to be made.
+
+    Attributes:
+        name: such as `entity`.
+        num_rows, dim: its shape.
+        initial: draws weights: ids int64[u] to float64[u, dim].
+        optimizer: of its rows; says what state there is.
+        storage: gives the memory.
+        placement: of the numbers.
+        seed: of the rounding.
+    """
+
+    name: str
+    num_rows: int
+    dim: int
+    initial: Callable[[Int64], Float64]
+    optimizer: RowOptimizer
+    storage: Storage
+    placement: Placement
+    seed: int = 0
+
+    def with_state_on(self, device: str | None) -> "TableSpec":
+        """The same with the optimizer state on `cpu` or `cuda`; None is where the weights are."""
+        state_device = None if device is None else torch.device(device)
+        return replace(self, placement=replace(self.placement, state_device=state_device))
+
+
+def new_rows(spec: TableSpec, ids: range, suffix: str = "") -> tuple[Tensor, dict[str, Tensor]]:
+    """Rows of a new table: weights float[k, dim], drawn, and optimizer state, zero.
+
+    Args:
+        spec: the whole table.
+        ids: numbers of the k rows in it.
+        suffix: tells the files of this process from those of others, where the storage has files.
+    """
+    optimizer, storage, placement = spec.optimizer, spec.storage, spec.placement
+    device, state_device = placement.device, placement.state_device or placement.device
+    name, dim, initial = f"{spec.name}{suffix}", spec.dim, spec.initial
+    weight = storage.empty(f"{name}.{WEIGHT}", (len(ids), dim), placement.dtype_of(optimizer, WEIGHT), device)
+    size = max(1, _FILL // dim)
+    for start in range(0, len(ids), size):
+        piece = ids[start : start + size]
+        drawn = initial(np.arange(piece.start, piece.stop, dtype=np.int64))
+        weight[start : start + size] = torch.from_numpy(drawn)
+    state = {
+        part: storage.empty(f"{name}.{part}", shape, placement.dtype_of(optimizer, part), state_device).zero_()
+        for part, shape in optimizer.state_shapes(len(ids), dim).items()
+    }
+    return weight, state
+
+
+class OwnRows:
+    """The contiguous rows of a table that this process owns, with their optimizer state.
+
+    Args:
+        name: of the table.
+        weight: float[k, d]; becomes its own.
+        state: the tensors of `optimizer.state_shapes(k, d)`, all of them on one device.
+        optimizer: what a step applies.
+        first_row: number of the first of the rows in the whole table.
+        dtype: of computing; None is that of the weights. To keep numbers in bfloat16 it has to be float32.
+        seed: of the rounding.
+
+    Attributes:
+        num_rows, dim: k and d.
+        dtype, device: of what is read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        weight: Tensor,
+        state: dict[str, Tensor],
+        optimizer: RowOptimizer,
+        first_row: int = 0,
+        dtype: torch.dtype | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.num_rows, self.dim = weight.shape
+        self.first_row = first_row
+        self.dtype, self.device = dtype or weight.dtype, weight.device
+        self._weight, self._state, self._optimizer = weight, state, optimizer
+        self._tensors = {WEIGHT: weight, **state}
+        if self.dtype != torch.float32 and any(t.dtype == torch.bfloat16 for t in self._tensors.values()):
+            raise ValueError(f"numbers of {name} in bfloat16 are rounded from float32, not from {self.dtype}")
+        self._in_place = all(t.dtype == self.dtype and t.device == self.device for t in self._tensors.values())
+        self._streams = {k: key(seed, Purpose.ROUNDING, *f"{name}.{k}".encode()) for k in self._tensors}
+        self._grad: Tensor | None = None  # of all rows: made when a technique scores against all entities
+        self._grad_in_use = False
+
+    def read(self, index: Tensor) -> Tensor:
+        """The rows `index` int64[u], any of them, counted from the first own one: float[u, d] in fresh memory."""
+        return self._weight.index_select(0, index).to(self.dtype)
+
+    @property
+    def waiting(self) -> Tensor | None:
+        """The gradient float[k, d] of all rows that waits for the next update; None where there is none."""
+        return self._grad if self._grad_in_use else None
+
+    def blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+        """See `Table.local_blocks`; rows that are kept in another dtype are copies."""
+        if grad:
+            if self._grad is None:
+                self._grad = torch.zeros(self._weight.shape, dtype=self.dtype, device=self.device)
+            self._grad_in_use = True
+        for start in range(0, self.num_rows, size):
+            piece = slice(start, start + size)
+            gradient = self._grad[piece] if grad and self._grad is not None else None
+            yield Block(self.first_row + start, self._weight[piece].to(self.dtype), gradient)
+
+    def update(self, index: Tensor, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
+        """A `step` on the rows `index` int64[u] with `grad` float[u, d], or on all rows where the buffers of
+        `blocks(..., grad=True)` hold more of the gradient."""
+        if self._grad is not None and self._grad_in_use:
+            self._grad.index_add_(0, index, grad)
+            self.step(None, self._grad, factor, step)
+            self._grad.zero_()
+            self._grad_in_use = False
+        else:
+            self.step(index, grad, factor, step)
+
+    @torch.no_grad()
+    def step(self, index: Tensor | None, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
+        """One step of the optimizer.
+
+        Args:
+            index: int64[u], distinct rows counted from the first own one; None for all in order.
+            grad: float[u, d] in the dtype of computing, or float[k, d] without an index.
+            factor: multiplies the learning rate.
+            step: number of the training step, by which numbers are rounded.
+        """
+        if self._in_place:
+            self._optimizer.step(self._weight, self._state, index, grad, factor)
+            return
+        for start in range(0, len(grad), ROWS):
+            stop = min(start + ROWS, len(grad))
+            which = slice(start, stop) if index is None else index[start:stop]
+            self._step_aside(which, grad[start:stop], factor, step)
+
+    def _step_aside(self, which: slice | Tensor, grad: Tensor, factor: float, step: int) -> None:
+        """The step on a few rows, computed on a copy of them."""
+        places = {t.device: which if isinstance(which, slice) else which.to(t.device) for t in self._tensors.values()}
+        rows = {
+            name: _take(tensor, places[tensor.device]).to(self.device, self.dtype)
+            for name, tensor in self._tensors.items()
+        }
+        state = {name: rows[name] for name in self._state}
+        self._optimizer.step(rows[WEIGHT], state, None, grad, factor)
+        for name, tensor in self._tensors.items():
+            new = rows[name]
+            if tensor.dtype == torch.bfloat16:
+                new = rounded(new, key(self._streams[name], step), self._ids(which))
+            tensor[places[tensor.device]] = new.to(tensor.device, tensor.dtype)
+
+    def _ids(self, which: slice | Tensor) -> Tensor:
+        """Numbers int64[u] in the whole table."""
+        if isinstance(which, slice):
+            which = torch.arange(which.start, which.stop, device=self.device)
+        return which + self.first_row
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """See `Table.state_tensors`."""
+        return dict(self._tensors)
+
+
+def _take(tensor: Tensor, which: slice | Tensor) -> Tensor:
+    """Rows of a tensor; a slice gives a view."""
+    # Faster than an index in brackets, on the CPU.
+    return tensor[which] if isinstance(which, slice) else tensor.index_select(0, which)
