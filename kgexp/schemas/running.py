@@ -37,6 +37,7 @@ class ReplicatedSharding:
     _target_: str = "kgexp.sharding.distributed.ReplicatedSharding"
     ranks: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
     timeout: float = number(above=0)
+    state_device: str | None = one_of("cpu", "cuda")
 
 
 @dataclass
@@ -46,6 +47,7 @@ class RowwiseSharding:
     _target_: str = "kgexp.sharding.distributed.RowwiseSharding"
     ranks: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
     timeout: float = number(above=0)
+    state_device: str | None = one_of("cpu", "cuda")
     wire_dtype: str | None = one_of("bfloat16")
 
 

@@ -89,12 +89,8 @@ class Parts:
 
     def estimate(self, storage: Storage) -> Estimate:
         """The memory that training and evaluation will take on a rank, with tables in `storage`."""
-        model, scoring, itemsize, extent = (
-            self.objective.model,
-            self.objective.scoring,
-            self.dtype.itemsize,
-            self._extent,
-        )
+        model, scoring, extent = self.objective.model, self.objective.scoring, self._extent
+        itemsize = self.dtype.itemsize
         evaluation = self.config["evaluation"]
         block = min(extent.rows, evaluation["block"])
         work = (scoring.working_numbers(extent) + self._auxiliary_numbers) * itemsize

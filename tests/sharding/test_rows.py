@@ -10,7 +10,7 @@ from kgexp.optim.adam import Adam
 from kgexp.optim.averaged import Averaged
 from kgexp.optim.sgd import SGD
 from kgexp.sharding.rounding import rounded
-from kgexp.sharding.rows import OwnRows, Placement, new_rows
+from kgexp.sharding.rows import OwnRows, Placement, TableSpec, new_rows
 from kgexp.storage.memory import MemoryStorage
 
 BF16, CPU = torch.bfloat16, torch.device("cpu")
@@ -26,7 +26,8 @@ def own(optimizer, ids=range(N), d=D, weight=None, state=None, value=None, seed=
         whole = torch.randn(N, d, generator=g) if value is None else torch.full((N, d), value)
         return whole[ids].double().numpy()
 
-    kept = new_rows("entity", ids, d, initial, optimizer, MemoryStorage(), Placement(CPU, torch.float32, weight, state))
+    placement = Placement(CPU, torch.float32, weight, state)
+    kept = new_rows(TableSpec("entity", N, d, initial, optimizer, MemoryStorage(), placement), ids)
     return OwnRows("entity", *kept, optimizer, ids.start, torch.float32, seed)
 
 

@@ -119,7 +119,7 @@ def test_rows_in_bfloat16_are_rounded_by_seed_and_step(parts):
         entity, _ = made.tables(MemoryStorage())
         entity.state_tensors()["weight"].fill_(1.0)
         for step in (first, first + 1):
-            entity.update(torch.arange(N), torch.full((N, 8), 0.01), 1.0, step)
+            entity.update(Route(torch.arange(N)), torch.full((N, 8), 0.01), 1.0, step)
         return entity.read(torch.arange(N))
 
     assert torch.equal(trained(0, 0), trained(0, 0))
