@@ -8,11 +8,14 @@ import sys
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgexp.errors import KgexpError
 from kgexp.explain import causes
-from kgexp.ranks.worker import configure_logging, take_part
+from kgexp.ranks.worker import configure_logging, find, take_part
+
+if TYPE_CHECKING:  # it imports torch
+    from kgexp.store_world import StoreWorld
 
 _PR_SET_PDEATHSIG = 1
 
@@ -24,6 +27,7 @@ class Seat:
     Attributes:
         store: the file of the ranks' common store.
         timeout: seconds of silence after which a rank counts as dead.
+        world: path of the context that gives the ranks their world.
         worker: path of the function that does the run.
         parent: id of the process that starts the ranks.
     """
@@ -32,6 +36,7 @@ class Seat:
     size: int
     store: str
     timeout: float
+    world: str
     worker: str
     config: dict[str, Any]
     folder: str
@@ -72,14 +77,19 @@ def main(seat: Seat, pipe: Connection) -> None:
     sys.exit(0 if report.error is None else 1)
 
 
-def _run(seat: Seat) -> float | None:
-    configure_logging(seat.job_logging, seat.rank)
-    from torch.distributed import FileStore
+def store_world(seat: Seat) -> "StoreWorld":
+    """The world of ranks that share a file."""
+    from torch._C._distributed_c10d import FileStore
 
     from kgexp.store_world import StoreWorld
 
     store = FileStore(seat.store, -1)  # the parent deletes it
-    with StoreWorld(store, seat.rank, seat.size, seat.rank, seat.size, seat.timeout) as world:
+    return StoreWorld(store, seat.rank, seat.size, seat.rank, seat.size, seat.timeout)
+
+
+def _run(seat: Seat) -> float | None:
+    configure_logging(seat.job_logging, seat.rank)
+    with find(seat.world)(seat) as world:
         return take_part(seat.worker, seat.config, seat.folder, world)
 
 

@@ -32,6 +32,7 @@ def spawn(
     ranks: int,
     stop: StopSignal,
     worker: str = RUN,
+    world: str = "kgexp.ranks.child.store_world",
 ) -> float | None:
     """Runs the configuration in `ranks` processes of this machine, which share a file as their store.
 
@@ -40,6 +41,7 @@ def spawn(
         job_logging: `hydra.job_logging`, resolved; None leaves logging alone.
         stop: of this process; the first rank is told when it notes a signal, and all ranks stop together.
         worker: path of the function that each rank calls.
+        world: path of the context that gives each rank its world, from its `Seat`.
 
     Returns:
         What the worker returned on rank 0.
@@ -53,7 +55,8 @@ def spawn(
     with tempfile.TemporaryDirectory(prefix="kgexp-ranks-") as scratch:
         store, parent = os.path.join(scratch, "store"), os.getpid()
         seats = [
-            Seat(rank, ranks, store, timeout, worker, config, folder, job_logging, parent) for rank in range(ranks)
+            Seat(rank, ranks, store, timeout, world, worker, config, folder, job_logging, parent)
+            for rank in range(ranks)
         ]
         crew = _Crew()
         try:
@@ -109,7 +112,8 @@ class _Member:
             try:
                 self.report = self.pipe.recv()
             except EOFError:
-                exited = exited or self.process.join(_EXIT) is None
+                self.process.join(_EXIT)
+                exited = True
             else:
                 self.ended = True
                 if self.report is not None and self.report.error is not None:

@@ -29,11 +29,16 @@ def configure_logging(job_logging: Mapping[str, Any] | None, rank: int) -> None:
         logging.disable(logging.WARNING)
 
 
+def find(path: str) -> Any:
+    """What the path of a function or class names."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
 def take_part(worker: str, config: dict[str, Any], folder: str, world: "StoreWorld") -> float | None:
     """Calls the worker, and leaves word for the ranks that wait where it fails."""
-    module, _, name = worker.rpartition(".")
     try:
-        value: float | None = getattr(importlib.import_module(module), name)(config, folder, world)
+        value: float | None = find(worker)(config, folder, world)
         return value
     except Exception as error:
         world.fail(explain(error)[0])

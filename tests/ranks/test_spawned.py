@@ -21,9 +21,14 @@ from kgexp.train.signals import StopSignal
 pytestmark = pytest.mark.timeout(60)
 
 
-def start(worker: str, folder: Path, ranks: int = 2, timeout: float = 60.0, **options: Any) -> float | None:
+#: A world that needs no torch, which takes longer to import than all else here.
+PLAIN = "plain_world.PlainWorld"
+STORE = "kgexp.ranks.child.store_world"
+
+
+def start(worker: str, folder: Path, ranks: int = 2, timeout: float = 60.0, world: str = PLAIN) -> float | None:
     with StopSignal() as stop:
-        return spawn({"sharding": {"timeout": timeout}}, str(folder), None, ranks, stop, f"workers.{worker}", **options)
+        return spawn({"sharding": {"timeout": timeout}}, str(folder), None, ranks, stop, f"workers.{worker}", world)
 
 
 def gone(pid: int, seconds: float = 10) -> bool:
@@ -52,11 +57,11 @@ def test_rank_0_gives_the_value_and_the_log(tmp_path, monkeypatch):
     job_logging = {"version": 1, "handlers": {"file": handler}, "root": {"handlers": ["file"], "level": "INFO"}}
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     with StopSignal() as stop:
-        value = spawn({"sharding": {}}, str(tmp_path), job_logging, 3, stop, "workers.success")
+        value = spawn({"sharding": {}}, str(tmp_path), job_logging, 2, stop, "workers.success")
     assert value == 0.5
     assert (tmp_path / "log").read_text().splitlines() == ["rank 0 works"]
-    threads = str(max(1, physical_cores() // 3))
-    assert [(tmp_path / f"env{rank}").read_text() for rank in range(3)] == [threads] * 3
+    threads = str(max(1, physical_cores() // 2))
+    assert [(tmp_path / f"env{rank}").read_text() for rank in range(2)] == [threads] * 2
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert all(gone(pid) for pid in pids(tmp_path))
     assert not (tmp_path / "result.json").exists()  # for rank 0 to write
@@ -91,7 +96,7 @@ def test_a_killed_rank_is_named_and_no_other_is_left(tmp_path):
 
 def test_a_rank_that_falls_silent_is_named(tmp_path):
     with pytest.raises(RankError, match=r"for rank 1 in vain: rank 1 \(process \d+ on .+\): train, step 57, heard "):
-        start("silent", tmp_path, timeout=2)
+        start("silent", tmp_path, timeout=2, world=STORE)
     assert all(gone(pid) for pid in pids(tmp_path))
 
 
@@ -126,14 +131,16 @@ class Parent:
         return [path.read_text() for path in sorted(self.folder.glob("stopped*"))]
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR2, 140), (signal.SIGINT, -2)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR2, 140), (signal.SIGINT, -signal.SIGINT)])
 def test_a_signal_to_the_job_stops_all_ranks_at_one_step(tmp_path, signum, code):
     parent = Parent("trains", tmp_path)
     ranks = parent.wait_for_ranks()
-    # As a terminal and Slurm do it, except that these may reach the ranks before they listen.
-    os.killpg(parent.process.pid, signum) if signum == signal.SIGINT else parent.process.send_signal(signum)
+    if signum == signal.SIGINT:
+        os.killpg(parent.process.pid, signum)  # as a terminal does
+    else:
+        parent.process.send_signal(signum)
     _, error = parent.process.communicate(timeout=30)
-    assert parent.process.returncode in (code, 130 if signum == signal.SIGINT else code), error
+    assert parent.process.returncode == code, error
     first, second = parent.stops()
     assert first == second and first.endswith("SIGTERM")
     assert all(gone(pid) for pid in ranks)
@@ -153,7 +160,7 @@ def test_a_signal_that_comes_while_the_ranks_start_is_not_lost(tmp_path):
 
 
 def test_ranks_do_not_outlive_a_killed_parent(tmp_path):
-    parent = Parent("deaf", tmp_path)
+    parent = Parent("trains", tmp_path)
     parent.process.stderr.close()
     ranks = parent.wait_for_ranks()
     parent.process.kill()

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from kgexp.errors import DataError
-from kgexp.store_world import StoreWorld
 from kgexp.train.record import Record
 from kgexp.train.signals import StopSignal, strongest
+from kgexp.world import World
 
 
-def come(folder: str, world: StoreWorld) -> None:
+def come(folder: str, world: World) -> None:
     """Leaves word that this rank is there."""
     Path(folder, f"rank{world.rank}").write_text(str(os.getpid()))
     world.barrier("come")
 
 
-def success(config: dict[str, Any], folder: str, world: StoreWorld) -> float:
+def success(config: dict[str, Any], folder: str, world: World) -> float:
     import logging
 
     come(folder, world)
@@ -32,14 +32,14 @@ def success(config: dict[str, Any], folder: str, world: StoreWorld) -> float:
     return 0.5 + world.rank
 
 
-def refuses(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
+def refuses(config: dict[str, Any], folder: str, world: World) -> None:
     come(folder, world)
     if world.rank == 1:
         raise DataError("train.txt, line 3: no tail.")
     world.barrier("trained")
 
 
-def crashes(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
+def crashes(config: dict[str, Any], folder: str, world: World) -> None:
     come(folder, world)
     if world.rank == 1:
         raise KeyError("the row")
@@ -47,21 +47,21 @@ def crashes(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
     world.barrier("trained")
 
 
-def unpicklable(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
+def unpicklable(config: dict[str, Any], folder: str, world: World) -> None:
     class Local(Exception):
         pass
 
     raise Local("nobody knows my class")
 
 
-def killed(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
+def killed(config: dict[str, Any], folder: str, world: World) -> None:
     come(folder, world)
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     world.barrier("trained")
 
 
-def silent(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
+def silent(config: dict[str, Any], folder: str, world: World) -> None:
     """Rank 1 neither works nor ends."""
     come(folder, world)
     world.beat("train", 57)
@@ -71,7 +71,7 @@ def silent(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
     world.barrier("trained")
 
 
-def deaf(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
+def deaf(config: dict[str, Any], folder: str, world: World) -> None:
     """Rank 0 waits in C code for ever, where nothing reaches it."""
     come(folder, world)
     if world.rank == 0:
@@ -79,7 +79,7 @@ def deaf(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
     raise DataError("rank 1 has enough.")
 
 
-def trains(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
+def trains(config: dict[str, Any], folder: str, world: World) -> None:
     """Steps until the ranks agree to stop, at one step."""
     with StopSignal(shared=True) as stop:
         come(folder, world)
@@ -92,7 +92,7 @@ def trains(config: dict[str, Any], folder: str, world: StoreWorld) -> None:
         stop.finish()
 
 
-def restarts(config: dict[str, Any], folder: str, world: StoreWorld) -> float:
+def restarts(config: dict[str, Any], folder: str, world: World) -> float:
     """Rank 1 is killed in the first attempt."""
     with open(Path(folder, f"attempts{world.rank}"), "a") as file:
         file.write(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -109,4 +109,4 @@ if __name__ == "__main__":
     from kgexp.ranks.spawned import spawn
 
     with StopSignal() as stop_signal:
-        spawn({"sharding": {}}, sys.argv[2], None, 2, stop_signal, f"workers.{sys.argv[1]}")
+        spawn({"sharding": {}}, sys.argv[2], None, 2, stop_signal, f"workers.{sys.argv[1]}", "plain_world.PlainWorld")
