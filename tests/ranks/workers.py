@@ -104,6 +104,16 @@ def restarts(config: dict[str, Any], folder: str, world: World) -> float:
     return 1.0
 
 
+def sometimes(config: dict[str, Any], folder: str, world: World) -> float:
+    """Rank 1 refuses the first of two runs."""
+    world.barrier("come")
+    if world.rank == 1 and config["run"] == 0:
+        raise DataError("the first run is refused.")
+    world.barrier("trained")
+    Path(folder, f"done{config['run']}-{world.rank}").touch()
+    return float(config["run"])
+
+
 if __name__ == "__main__":
     # A parent that the tests can kill: workers.py WORKER FOLDER
     from kgexp.ranks.spawned import spawn
