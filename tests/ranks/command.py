@@ -19,7 +19,8 @@ def main() -> None:
         folder = given.get("hydra.run.dir", f"{home}/{time.time_ns()}")
         Path(folder).mkdir(exist_ok=True)
         handler = {"class": "logging.FileHandler", "filename": f"{folder}/log"}
-        job_logging = {"version": 1, "handlers": {"file": handler}, "root": {"handlers": ["file"]}}
+        root = {"handlers": ["file"]}
+        job_logging = {"version": 1, "disable_existing_loggers": False, "handlers": {"file": handler}, "root": root}
         values = []
         for run in range(int(runs)):
             config = {"sharding": {"ranks": "auto"}, "resume": given.get("resume"), "run": run}

@@ -14,6 +14,8 @@ import pytest
 
 from kgexp.errors import DataError, RankError
 from kgexp.explain import explain
+from kgexp.ranks import spawned
+from kgexp.ranks import start as start_run
 from kgexp.ranks.spawned import spawn
 from kgexp.threads import physical_cores
 from kgexp.train.signals import StopSignal
@@ -52,12 +54,18 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.fixture
+def short_grace(monkeypatch):
+    """The ranks that are left have less time to report."""
+    monkeypatch.setattr(spawned, "_GRACE", 0.5)
+
+
 def test_rank_0_gives_the_value_and_the_log(tmp_path, monkeypatch):
     handler = {"class": "logging.FileHandler", "filename": str(tmp_path / "log")}
     job_logging = {"version": 1, "handlers": {"file": handler}, "root": {"handlers": ["file"], "level": "INFO"}}
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     with StopSignal() as stop:
-        value = spawn({"sharding": {}}, str(tmp_path), job_logging, 2, stop, "workers.success")
+        value = spawn({"sharding": {}}, str(tmp_path), job_logging, 2, stop, "workers.success", PLAIN)
     assert value == 0.5
     assert (tmp_path / "log").read_text().splitlines() == ["rank 0 works"]
     threads = str(max(1, physical_cores() // 2))
@@ -87,7 +95,7 @@ def test_a_crash_that_cannot_travel_is_told(tmp_path):
         start("unpicklable", tmp_path, ranks=1)
 
 
-def test_a_killed_rank_is_named_and_no_other_is_left(tmp_path):
+def test_a_killed_rank_is_named_and_no_other_is_left(tmp_path, short_grace):
     with pytest.raises(RankError, match=r"^rank 1 \(process \d+\) was killed by signal 9 \(SIGKILL\)"):
         start("killed", tmp_path)
     assert all(gone(pid) for pid in pids(tmp_path))
@@ -100,7 +108,7 @@ def test_a_rank_that_falls_silent_is_named(tmp_path):
     assert all(gone(pid) for pid in pids(tmp_path))
 
 
-def test_a_rank_that_nothing_reaches_is_killed_when_another_fails(tmp_path):
+def test_a_rank_that_nothing_reaches_is_killed_when_another_fails(tmp_path, short_grace):
     with pytest.raises(DataError, match="has enough"):
         start("deaf", tmp_path)
     assert all(gone(pid) for pid in pids(tmp_path))
@@ -166,3 +174,16 @@ def test_ranks_do_not_outlive_a_killed_parent(tmp_path):
     parent.process.kill()
     parent.process.wait()
     assert all(gone(pid, 3) for pid in ranks)
+
+
+def test_one_rank_runs_in_this_process():
+    for sharding in ({}, {"ranks": 1}):
+        assert start_run({"sharding": sharding}, "run", None, "workers.alone") == os.getpid()
+
+
+@pytest.mark.parametrize(("given", "gpus", "ranks"), [(3, 0, 3), ("auto", 0, 2), ("auto", 4, 4)])
+def test_the_number_of_ranks(monkeypatch, given, gpus, ranks):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr(spawned, "spawn", lambda config, folder, job_logging, ranks, stop, worker: ranks)
+    for device, expected in (("auto", ranks), ("cpu", 2 if given == "auto" else ranks)):
+        assert start_run({"sharding": {"ranks": given}, "train": {"device": device}}, "run", None) == expected
