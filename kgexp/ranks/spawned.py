@@ -129,7 +129,8 @@ class _Member:
         code = self.process.exitcode
         if code is not None and code < 0:
             hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-            return f"was killed by signal {-code} ({signal.Signals(-code).name}){hint}"
+            name = f" ({signal.Signals(-code).name})" if -code in list(signal.Signals) else ""
+            return f"was killed by signal {-code}{name}{hint}"
         return f"ended with code {code} without a word"
 
 
