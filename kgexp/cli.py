@@ -13,12 +13,14 @@ from contextlib import contextmanager
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from kgexp import resume
 from kgexp.check import check, resolved, without_leftovers
 from kgexp.config import config_dir
+from kgexp.errors import RankError
 from kgexp.explain import explain
+from kgexp.ranks import follow, is_led, launched, leading, start
 from kgexp.threads import let_idle_threads_sleep
 
 log = logging.getLogger("kgexp")
@@ -31,7 +33,10 @@ def main() -> None:
     composed; 130 interrupted; 128 + n stopped by signal n.
     """
     try:
-        with _errors_of_hydra_raised():
+        launch = launched()
+        if launch is not None and launch.rank > 0:
+            sys.exit(follow(launch))  # before Hydra makes a folder for it
+        with leading(launch), _errors_of_hydra_raised():
             hydra.main(version_base="1.3", config_path=config_dir(), config_name="config")(task)()
     except KeyboardInterrupt:
         print("error: interrupted.", file=sys.stderr)
@@ -44,8 +49,20 @@ def task(cfg: DictConfig) -> float | None:
     """One run: the function that Hydra's launchers call, here or elsewhere, once for each job of a sweep.
 
     Returns the objective, for sweepers. A failed run of a sweep raises, so that the launcher knows; the rest
-    still run.
+    still run. A launcher that starts several tasks calls it in each: the first leads the others.
     """
+    launch = None if is_led() else launched()
+    if launch is not None and launch.rank > 0:
+        code = follow(launch)
+        if 0 < code < 128:
+            raise RankError(f"rank 0 ended with code {code}: see its log.")
+        return None
+    with leading(launch):
+        return _task(cfg)
+
+
+def _task(cfg: DictConfig) -> float | None:
+    """One run, where this process leads it; its error in a sentence."""
     try:
         return _run(cfg)
     except Exception as error:
@@ -71,9 +88,8 @@ def _run(cfg: DictConfig) -> float | None:
         config = check(composed)
         resume.save(config, folder)
     let_idle_threads_sleep()
-    from kgexp.run import run  # torch
-
-    return run(config, folder)
+    job_logging = OmegaConf.to_container(settings.job_logging, resolve=True)
+    return start(config, folder, job_logging if isinstance(job_logging, dict) else None)
 
 
 @contextmanager

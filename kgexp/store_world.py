@@ -45,6 +45,7 @@ class StoreWorld(World):
     Args:
         store: the ranks' own: none may have used its keys before. Process groups prefix their keys.
         timeout: seconds of silence after which a rank counts as dead.
+        start_timeout: the same for a rank that was never heard, whose libraries may come over a slow network.
 
     Attributes:
         store, timeout: as given.
@@ -52,11 +53,19 @@ class StoreWorld(World):
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, local_rank: int, local_size: int, timeout: float = 300.0
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        local_rank: int,
+        local_size: int,
+        timeout: float = 300.0,
+        start_timeout: float = 300.0,
     ) -> None:
         self.store, self.timeout = store, timeout
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self.one_machine = local_size == size
+        self._start_timeout = max(timeout, start_timeout)
         self._calls = 0
         self._written: list[str] = []  # keys of calls that others may still read
         self._place: tuple[str, int | None, float] = ("start", None, time.monotonic())
@@ -151,7 +160,7 @@ class StoreWorld(World):
 
     def _give_up(self, name: str, missing: Sequence[int]) -> None:
         """Raises where one of the ranks that are waited for has been silent for too long."""
-        if any(self._silent_beats(rank) * self._pause > self.timeout for rank in missing):
+        if any(self._silent(rank) for rank in missing):
             words = "; ".join(self._about(rank) for rank in missing)
             raise RankError(
                 f"rank {self.rank} waited at {name!r} for {_ranks(missing)} in vain: {words}. Look into the log of "
@@ -172,12 +181,11 @@ class StoreWorld(World):
         text = " ".join(str(error).split())[:200]
         return RankError(f"rank {self.rank} lost the ranks' common store, so its keeper ended ({text}): see its log.")
 
-    def _silent_beats(self, rank: int) -> int:
-        """Own heartbeats since another rank was heard."""
-        if rank == self.rank:
-            return 0
+    def _silent(self, rank: int) -> bool:
+        """Whether another rank was not heard for longer than it may be."""
         heard = self._heard.get(rank)
-        return self._beats - (heard.beats if heard else 0)
+        beats, limit = (heard.beats, self.timeout) if heard else (0, self._start_timeout)
+        return rank != self.rank and (self._beats - beats) * self._pause > limit
 
     def _about(self, rank: int) -> str:
         """What a rank was last heard doing."""

@@ -45,7 +45,7 @@ def worlds() -> Iterator[Callable[..., list[StoreWorld]]]:
 
         def make(shared: list[Store], timeout: float = 60.0, living: int | None = None) -> list[StoreWorld]:
             size = len(shared)
-            made = [StoreWorld(store, rank, size, rank, size, timeout) for rank, store in enumerate(shared)]
+            made = [StoreWorld(store, rank, size, rank, size, timeout, timeout) for rank, store in enumerate(shared)]
             for world in made[:living]:
                 stack.enter_context(world)
             return made

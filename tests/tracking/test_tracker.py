@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kgexp.errors import KgexpError
-from kgexp.tracking.tracker import Tracker
+from kgexp.tracking.tracker import MuteTracker, Tracker
 
 DISABLED = {"mode": "disabled"}
 
@@ -31,6 +31,19 @@ def test_rows_are_in_the_file_when_log_returns(tmp_path: Path) -> None:
             {"step": 0, "valid/mrr": 0.25},
             {"step": 7, "train/loss": 1.5, "train/triples": 501, "split": "válid"},
         ]
+
+
+def test_a_rank_that_leaves_the_telling_to_rank_0_is_mute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    online = {"mode": "online", "entity": "nobody"}
+    with MuteTracker(online, tmp_path, {}, wandb_id="abc") as tracker:
+        tracker.keep(1)
+        tracker.log(3, {"train/loss": 1.0})
+        tracker.say("nothing")
+        tracker.summary({"mrr": 1.0})
+        assert (tracker.wandb_id, tracker.sync_command, tracker.rows) == ("abc", None, 0)
+    assert rows(tmp_path) == [{"step": 1}, {"step": 2}]
+    assert capsys.readouterr() == ("", "")
 
 
 def test_non_finite_numbers_are_valid_json_that_float_reads(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""Ranks that were launched: rank 0 leads, the others follow."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgexp.errors import ConfigError
+from kgexp.ranks.job import restart_arguments
+
+pytestmark = pytest.mark.timeout(120)
+ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
+
+
+def variables(**more: str) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]), "OMP_NUM_THREADS": "1"} | more
+
+
+def launch(folder: Path, *command: str, size: int = 2) -> list[tuple[int, str, str]]:
+    """Starts the ranks as a launcher without a store of its own; exit code, output and errors of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=variables(RANK=str(rank), LOCAL_RANK=str(rank), **shared),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    ends = [rank.communicate(timeout=100) for rank in ranks]
+    return [(rank.returncode, *end) for rank, end in zip(ranks, ends, strict=True)]
+
+
+def test_the_others_follow_rank_0_through_the_runs_of_a_sweep_though_one_fails(tmp_path):
+    first, second = launch(tmp_path, str(HERE / "command.py"), "sometimes", str(tmp_path), "2")
+    assert first == (0, "['rank 1 failed: the first run is refused.', 1.0]\n", "")
+    assert second == (0, "", "error: rank 1: the first run is refused.\n")
+    (folder,) = tmp_path.iterdir()
+    assert sorted(file.name for file in folder.iterdir()) == ["done1-0", "done1-1", "log"]
+    assert (folder / "log").read_text() == "rank 1: the first run is refused.\n"
+
+
+def test_ranks_that_the_sharding_cannot_use_are_refused_once(tmp_path):
+    first, second = launch(tmp_path, "-m", "kgexp", "hydra.run.dir=run")
+    assert first[0] == 2 and first[2].startswith("error: 2 ranks were launched, but this sharding runs in one process")
+    assert second == (2, "", "")
+    assert [file.name for file in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_ranks_again_and_they_come_back_to_their_folder(tmp_path):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    result = subprocess.run(
+        [sys.executable, *torchrun, "--monitor-interval=0.1", str(HERE / "command.py"), "restarts", str(tmp_path), "1"],
+        env=variables(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert result.returncode == 0, result.stderr
+    (folder,) = tmp_path.iterdir()
+    assert [(folder / f"attempts{rank}").read_text() for rank in range(2)] == ["01", "01"]
+    assert (folder / "result").read_text() == '["auto", 2]'
+
+
+PLACE = "hydra.run.dir='/runs/a b'"
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "arguments"),
+    [
+        (["model=complex"], PLACE, ["model=complex", PLACE, "resume=auto"]),
+        ([], PLACE, [PLACE, "resume=auto"]),
+        (["hydra.run.dir=x"], PLACE, ["hydra.run.dir=x", "resume=auto"]),
+        (["hydra.run.dir=x", "resume=auto"], None, ["hydra.run.dir=x", "resume=auto"]),
+        (["resume=auto", "seed=1"], PLACE, ["resume=auto", "seed=1", PLACE]),
+        (["resume=runs/x"], PLACE, ["resume=runs/x"]),
+        (["seed=1,2", "-m"], "hydra.sweep.dir='s'", ["seed=1,2", "hydra.sweep.dir='s'", "resume=auto", "-m"]),
+        (["-m", "seed=1,2", "--config-dir", "c"], PLACE, ["-m", "seed=1,2", PLACE, "resume=auto", "--config-dir", "c"]),
+    ],
+)
+def test_what_a_restart_adds_to_the_command_line(given, place, arguments):
+    assert restart_arguments(given, place) == arguments
+
+
+@pytest.mark.parametrize("given", [[], ["resume=auto"], ["seed=1"]])
+def test_a_restart_that_lost_its_folder_says_what_to_give(given):
+    with pytest.raises(ConfigError, match=r"give hydra\.run\.dir=FOLDER and resume=auto"):
+        restart_arguments(given, None)
