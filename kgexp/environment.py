@@ -25,8 +25,10 @@ def set_threads(threads: int | str, ranks: int = 1) -> int:
     return count
 
 
-def choose_device(name: str, key: str = "train.device") -> torch.device:
+def choose_device(name: str, key: str = "train.device", local_rank: int | None = None) -> torch.device:
     """`cpu`, `cuda`, or `auto`: a GPU where there is one; `key` is the setting that says so.
+
+    The GPU is torch's current one; with `local_rank`, the one that is this rank's turn, which becomes the current one.
 
     Raises:
         ConfigError: `cuda` where torch sees no GPU.
@@ -35,6 +37,8 @@ def choose_device(name: str, key: str = "train.device") -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"{key}=cuda, but torch sees no GPU here: set {key}=cpu.")
+    if name == "cuda" and local_rank is not None:
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
     # Scores and gradients in full float32: results must not depend on the kind of GPU.
     torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)

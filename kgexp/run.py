@@ -4,14 +4,17 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
+from torch import Tensor
 
 from kgexp import environment
 from kgexp.build import build
 from kgexp.checkpoint.store import Checkpoint, CheckpointStore
+from kgexp.checkpoint.together import together
 from kgexp.data.graph import Graph
 from kgexp.data.load import load
-from kgexp.errors import CheckpointError, KgexpError
+from kgexp.errors import CheckpointError, DataError, KgexpError
 from kgexp.evaluation.evaluator import Evaluation
 from kgexp.evaluation.report import summary, write_tsv
 from kgexp.sharding.table import Table
@@ -20,15 +23,16 @@ from kgexp.tracking.callback import ProgressCallback
 from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import MuteTracker, Tracker
 from kgexp.train.assembly import Parts
+from kgexp.train.equal import check_equal
 from kgexp.train.lock import run_lock
 from kgexp.train.record import Record
-from kgexp.train.signals import StopRequested, StopSignal
+from kgexp.train.signals import StopRequested, StopSignal, strongest
 from kgexp.train.stages import Stages
 from kgexp.train.trainer import Trainer
-from kgexp.world import Alone, World
+from kgexp.world import ALONE, World
 
 
-def run(config: dict[str, Any], folder: str, world: World = Alone()) -> float | None:
+def run(config: dict[str, Any], folder: str, world: World = ALONE) -> float | None:
     """Trains and evaluates what the configuration says; goes on from the folder's newest checkpoint if it resumes.
 
     Args:
@@ -69,8 +73,8 @@ class _Session:
     def __init__(self, config: dict[str, Any], path: Path, record: Record, world: World) -> None:
         self._config, self._path, self._record, self._world = config, path, record, world
         self._mode = config["tracking"]["progress"] if world.rank == 0 else "none"
-        self._stages = Stages()
-        self._store = CheckpointStore(path / "checkpoints", config["checkpoint"]["keep"])
+        self._stages = Stages(world)
+        self._store = CheckpointStore(path / "checkpoints", config["checkpoint"]["keep"], world)
         self._checkpoint: Checkpoint | None = None
         known = None
         if config["resume"] is not None:
@@ -87,23 +91,30 @@ class _Session:
         """All of it; what becomes known goes to the record at once."""
         config = self._config
         threads = environment.set_threads(config["train"]["threads"], self._world.local_size)
-        device = environment.choose_device(config["train"]["device"])
+        device = environment.choose_device(config["train"]["device"], local_rank=self._world.local_rank)
         state_device = device
         if (name := config["sharding"].get("state_device")) is not None:
             state_device = environment.choose_device(name, "sharding.state_device")
         with self._stages.stage("load"):
-            graph = load(config["dataset"], self._say)
+            graph = self._load()
         for line in graph.report.lines():
             self._say(line)
         stop.check()
         parts = Parts.of(config, graph, device, self._world)
         estimate = parts.estimate(storage)
+        owners = parts.sharding.owners(graph.num_entities)
+        if owners.ranks > 1:
+            self._say(owners.line("entity"))
         self._say(estimate.line())
-        free, for_state = environment.available_memory(device), environment.available_memory(state_device)
-        estimate.check(free, parts.objective.model.dim, for_state)
+        with together(self._world, "memory"):
+            # Before any rank takes its own: what is free is for all ranks of the machine.
+            free, for_state = (self._free(place) for place in (device, state_device))
+            estimate.check(free, parts.objective.model.dim, for_state)
         self._record.update(
             fingerprint=graph.fingerprint,
             data=graph.report.as_dict(),
+            ranks=self._world.size,
+            entity_bounds=owners.bounds,
             memory_estimate=estimate.total,
             **environment.describe(threads, device),
         )
@@ -112,6 +123,26 @@ class _Session:
             with self._stages.stage("initialise"):
                 entity, relation = parts.tables(storage)
             self._train_and_test(parts, graph, entity, relation, stop)
+
+    def _load(self) -> Graph:
+        """The graph: on every machine one rank reads the files, and the others what it has left in the cache."""
+        world, dataset = self._world, self._config["dataset"]
+        graph = load(dataset, self._say) if world.local_rank == 0 else None
+        world.barrier("the data")
+        graph = graph or load(dataset)
+        for rank, fingerprint in enumerate(world.gather("the fingerprint of the data", graph.fingerprint)):
+            if fingerprint != graph.fingerprint:
+                raise DataError(
+                    f"rank {rank} has read other data (fingerprint {fingerprint}) than rank {world.rank} "
+                    f"({graph.fingerprint}): give the ranks the same files."
+                )
+        return graph
+
+    def _free(self, device: torch.device) -> int | None:
+        """Bytes that this rank may take on a device that it shares with others of its machine."""
+        free = environment.available_memory(device)
+        places = torch.cuda.device_count() if device.type == "cuda" else 1
+        return None if free is None else free // -(-self._world.local_size // places)
 
     def _train_and_test(self, parts: Parts, graph: Graph, entity: Table, relation: Table, stop: StopSignal) -> None:
         tables = {"entity": entity, "relation": relation}
@@ -123,12 +154,19 @@ class _Session:
                 "rows": self._tracker.rows,
                 "seconds": self._stages.seconds,
             }
+            check_equal(relation, self._world)
             self._store.save(step, tables, state, self._config, graph.vocabulary_files)
+
+        one_each = [1] * self._world.size
+
+        def noted() -> Tensor:
+            return torch.tensor([stop.noted or 0])
 
         show = ProgressCallback(self._mode, "queries", "rank")
 
         def ranked(done: int, total: int) -> None:
             show(done, total)
+            stop.adopt(strongest(parts.sharding.exchange.all_gather(noted(), one_each).tolist()))
             stop.check()
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
@@ -154,9 +192,10 @@ class _Session:
             return None
         if trainer.best.step not in (None, trainer.step):
             self._say(f"testing the best checkpoint, of step {trainer.best.step}")
-            best = self._store.open(trainer.best.step)
-            for table in tables.values():
-                best.load(table)
+            with together(self._world, "the best checkpoint"):
+                best = self._store.open(trainer.best.step)
+                for table in tables.values():
+                    best.load(table)
             trainer.averaging.load_state_dict(best.state["averaging"])
         with self._stages.stage("test"), trainer.averaging.in_place():
             test = trainer.evaluator.evaluate("test")
@@ -176,8 +215,9 @@ class _Session:
                 f"{graph.fingerprint}): restore the files of dataset.path and dataset.relation_weights, or start a new "
                 "run"
             )
-        for table in tables.values():
-            checkpoint.load(table)
+        with together(self._world, "the checkpoint"):
+            for table in tables.values():
+                checkpoint.load(table)
         trainer.load_state_dict(checkpoint.state)
         self._stages.seconds = checkpoint.state["seconds"]
         self._tracker.keep(checkpoint.state["rows"])
@@ -207,7 +247,7 @@ class _Session:
             metrics=metrics,
             triples_per_second=trainer.trained / seconds["train"] if trainer.trained else None,
             seconds=seconds,
-            peak_rss=environment.peak_rss(),
+            peak_rss=max(self._world.gather("the peak memory", environment.peak_rss())),
         )
 
     def _show(self, metrics: dict[str, float]) -> None:

@@ -99,7 +99,7 @@ class Trainer:
         self._settle(stop)  # a resumed run may owe an evaluation that its stop put off
         ahead = Ahead(lambda step: self._prepare(step, stop), self.sharding.exchange.ranks > 1)
         while not self.finished and stop.requested is None:
-            with self.stages.stage("train"):
+            with self.stages.stage("train", self.step):
                 work = ahead(self.step, self.step + 1 < self.plan.total)
                 stop.adopt(strongest(work.plan.signals))
                 if stop.requested is None:
@@ -140,7 +140,7 @@ class Trainer:
             improved = self._evaluate(learn=True)
         if improved or stop.requested or self.finished or self._due(self.plan.checkpoint):
             self.meter.flush()
-            with self.stages.stage("checkpoint"):
+            with self.stages.stage("checkpoint", self.step):
                 check_finite((self.entity, self.relation), self.step)
                 self.save(self.step, self.state_dict())
 
@@ -171,7 +171,7 @@ class Trainer:
         """Ranks the validation split; True when it is the best so far. A stop signal puts it off."""
         self.meter.flush()
         try:
-            with self.stages.stage("evaluate"), self.averaging.in_place():
+            with self.stages.stage("evaluate", self.step), self.averaging.in_place():
                 evaluation = self.evaluator.evaluate("valid")
         except StopRequested:
             return False

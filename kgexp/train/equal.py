@@ -1,0 +1,29 @@
+"""The guard that what every rank holds is the same on every rank."""
+
+import hashlib
+
+import torch
+
+from kgexp.errors import RankError
+from kgexp.sharding.table import Table
+from kgexp.world import World
+
+
+def check_equal(table: Table, world: World) -> None:
+    """Compares the bits of a replicated table, optimizer state and all, over the ranks.
+
+    Raises:
+        RankError: two ranks differ, so that at least one has trained on garbage.
+    """
+    if world.size == 1:
+        return
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in table.state_tensors().values():
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    digests = world.gather(f"the {table.name} rows", digest.hexdigest())
+    for rank, other in enumerate(digests):
+        if other != digests[0]:
+            raise RankError(
+                f"the {table.name} rows of rank {rank} are not those of rank 0, though every rank holds the same: look "
+                "for faulty memory or a mix of library versions, and go on from the newest checkpoint."
+            )
