@@ -42,6 +42,9 @@ class Queries:
     def __len__(self) -> int:
         return len(self.exact)
 
+    def __getitem__(self, part: slice) -> "Queries":
+        return Queries(self.rows[part], self.exact[part], self.scored[part])
+
 
 class Comparison:
     """Some candidates against the answers of a batch of queries.

@@ -18,6 +18,7 @@ from kgexp.evaluation.counts import content_bits
 from kgexp.evaluation.ranker import Ranker, subtract
 from kgexp.models.base import Model
 from kgexp.randomness import Int64, Purpose, integers, key
+from kgexp.scoring.share import Share
 from kgexp.sharding.table import Table
 
 ROWS = 1 << 24  # numbers in the candidate rows of a batch
@@ -74,13 +75,17 @@ class SampledRanker(Ranker):
         splits = _splits_of(batch, drawn, self.graph.num_entities)
         own = drawn == batch.answers[:, None]
         removed = np.stack([((splits & mask) != 0) | own for mask in masks])
-        query, column = np.nonzero(removed.any(axis=0))
+        # Where ranks own the rows, each counts for its part of the queries.
+        mine = slice(*Share(self.entity.exchange.rank, self.entity.exchange.ranks).of(len(batch)))
         device = self.entity.device
-        rows = self.entity.read(torch.from_numpy(drawn).to(device))
-        comparison = Comparison(self.model, queries, rows, torch.full((len(batch),), -1, device=device))
-        found = torch.stack([comparison.greater, comparison.equal])[:, None].repeat(1, len(masks), 1)
-        pairs = (torch.from_numpy(x).to(device) for x in (query, column, removed[:, query, column]))
-        subtract(found, comparison, *pairs)
+        found = torch.zeros((2, len(masks), len(batch)), dtype=torch.int64, device=device)
+        rows = self.entity.read(torch.from_numpy(drawn[mine]).to(device))
+        comparison = Comparison(self.model, queries[mine], rows, torch.full((len(rows),), -1, device=device))
+        counts = torch.stack([comparison.greater, comparison.equal])[:, None].repeat(1, len(masks), 1)
+        query, column = np.nonzero(removed[:, mine].any(axis=0))
+        pairs = (torch.from_numpy(x).to(device) for x in (query, column, removed[:, mine][:, query, column]))
+        subtract(counts, comparison, *pairs)
+        found[:, :, mine] = counts
         return found, (~removed).sum(axis=2) + 1, comparison.nan
 
 

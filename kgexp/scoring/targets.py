@@ -51,7 +51,7 @@ class Targets:
 
     def sum(self, values: Tensor) -> Tensor:
         """Values of pairs float[p], summed by query: float[q]. The order of the additions is fixed."""
-        return torch.segment_reduce(values, "sum", lengths=self.counts)
+        return self._reduce(values, "sum")
 
     def mean(self, values: Tensor) -> Tensor:
         """Values of pairs float[p], their mean by query: float[q]."""
@@ -59,9 +59,14 @@ class Targets:
 
     def logsumexp(self, values: Tensor) -> Tensor:
         """Values of pairs float[p], the logarithm of the sum of their exponentials by query: float[q]."""
-        largest = torch.segment_reduce(values, "max", lengths=self.counts)
+        largest = self._reduce(values, "max")
         return largest + self.sum((values - self.spread(largest)).exp()).log()
 
     def spread(self, values: Tensor) -> Tensor:
         """Values of queries float[q] for each of their pairs: float[p]."""
         return values[self.query]
+
+    def _reduce(self, values: Tensor, how: str) -> Tensor:
+        if not len(self.counts):  # a rank may have no queries, and torch cannot reduce nothing
+            return values.new_zeros(0)
+        return torch.segment_reduce(values, how, lengths=self.counts)
