@@ -27,8 +27,8 @@ class Case:
 
     Attributes:
         trace: the trace of a run (see `Runs`) that has to change: tables, losses, metrics, rows (of metrics.jsonl),
-            files, printed, result (.json), work (the shapes that are scored), wandb, or refusal. A run that is
-            refused by a sentence that names the key will do as well.
+            files, printed, result (.json), work (the shapes that are scored), waits (of ranks for each other), wandb,
+            or refusal. A run that is refused by a sentence that names the key will do as well.
         value: of the key; None is another one of its type.
         given: settings with which the key can matter.
         first: settings of a run that goes before, in the same folder.
@@ -112,6 +112,10 @@ CASES = {
     "schedule=plateau schedule.min_factor": Case("tables", 0.9, VALIDATES | {"schedule.patience": 0}),
     "schedule.patience": Case("tables", 0, VALIDATES),
     "sharding.state_device": Case("refusal", "cuda"),
+    "sharding=rowwise sharding.ranks": Case("files", 3),
+    "sharding=replicated sharding.ranks": Case("result", 3),
+    "sharding.timeout": Case("waits", 77.0),
+    "sharding.wire_dtype": Case("tables", "bfloat16"),
     "storage.path": Case("refusal", "/proc/nowhere"),
     "evaluation.protocol": Case("metrics"),
     "evaluation.candidates": Case("metrics", 3, {"evaluation.protocol": "sampled"}),

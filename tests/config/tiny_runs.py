@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
+from rank_threads import as_ranks
 
 from kgexp import environment
 from kgexp.check import check
@@ -24,6 +25,8 @@ from kgexp.errors import KgexpError
 from kgexp.models.complex import ComplEx
 from kgexp.run import run
 from kgexp.schemas import SCHEMAS
+from kgexp.sharding import distributed
+from kgexp.sharding.groups import gloo_group
 
 #: What makes a run small and quiet; `{home}` is the folder of its files.
 SMALL = {
@@ -40,7 +43,7 @@ SMALL = {
     "dataset.cache": "{graphs}/cache",
 }
 #: Facts of `result.json` that are the same in every repetition.
-STABLE = ("status", "seed", "step", "best_step", "objective_name", "threads", "memory_estimate", "data")
+STABLE = ("status", "seed", "step", "best_step", "objective_name", "threads", "ranks", "memory_estimate", "data")
 WANDB = ("mode", "project", "entity", "group", "name", "tags", "notes")
 
 
@@ -101,14 +104,21 @@ class Runs:
 
     def _run(self, settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         spoken, spied = io.StringIO(), []
-        with _watched(spied) as started, contextlib.redirect_stdout(spoken), contextlib.redirect_stderr(spoken):
+        with (
+            _watched(spied) as (started, waits),
+            contextlib.redirect_stdout(spoken),
+            contextlib.redirect_stderr(spoken),
+        ):
             try:
-                run(check(OmegaConf.create(self._plain(settings, folder))), str(folder))
+                config = check(OmegaConf.create(self._plain(settings, folder)))
+                ranks = config["sharding"].get("ranks", 1)
+                as_ranks(2 if ranks == "auto" else ranks, lambda world: run(config, str(folder), world))
             except KgexpError as error:
                 return {"refusal": str(error)}
         return _traces(folder) | {
             "printed": spoken.getvalue().replace(str(folder), ""),
             "work": sorted(set(spied)),
+            "waits": sorted(waits),
             "wandb": [{key: options[key] for key in WANDB} for options in started],
         }
 
@@ -152,12 +162,17 @@ def _traces(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _watched(spied: list[tuple[Any, ...]]) -> Iterator[list[dict[str, Any]]]:
-    """Without waiting for disks and git, no GPU, a stand-in for wandb whose calls are yielded; `spied` takes the
-    shapes that ComplEx scores."""
+def _watched(spied: list[tuple[Any, ...]]) -> Iterator[tuple[list[dict[str, Any]], list[float]]]:
+    """Without waiting for disks and git, no GPU, a stand-in for wandb whose calls are yielded, and so are the seconds
+    that ranks wait for each other; `spied` takes the shapes that ComplEx scores."""
     started: list[dict[str, Any]] = []
+    waits: list[float] = []
     wandb = SimpleNamespace(id="0", define_metric=_nothing, log=_nothing, finish=_nothing, summary={})
     threads, score = torch.get_num_threads(), ComplEx.score
+
+    def group(*arguments: Any) -> Any:
+        waits.append(arguments[4])
+        return gloo_group(*arguments)
 
     def spy(model: ComplEx, queries: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
         spied.append((*queries.shape, *candidates.shape))
@@ -169,7 +184,8 @@ def _watched(spied: list[tuple[Any, ...]]) -> Iterator[list[dict[str, Any]]]:
         patch.setattr(torch.cuda, "is_available", lambda: False)
         patch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: (started.append(options), wandb)[1]))
         patch.setattr(ComplEx, "score", spy)
-        yield started
+        patch.setattr(distributed, "gloo_group", group)
+        yield started, waits
     torch.set_num_threads(threads)
 
 
