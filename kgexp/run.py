@@ -103,7 +103,7 @@ class _Session:
         parts = Parts.of(config, graph, device, self._world)
         estimate = parts.estimate(storage)
         owners = parts.sharding.owners(graph.num_entities)
-        if owners.ranks > 1:
+        if self._world.size > 1:
             self._say(owners.line("entity"))
         self._say(estimate.line())
         with together(self._world, "memory"):

@@ -22,7 +22,7 @@ class Extent:
 
     Attributes:
         batch: triples (or queries, where these are the examples) that the rank has of a batch.
-        whole: those that all ranks have.
+        whole: those that all ranks among whom the rows are spread have.
         rows: entity rows that the rank holds.
         entities: n.
         dim: d.

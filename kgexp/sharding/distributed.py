@@ -156,6 +156,10 @@ class RowwiseSharding(DistributedSharding):
 class ReplicatedSharding(DistributedSharding):
     """Plain data parallelism: every rank holds every row, and all do the same updates."""
 
+    def owners(self, num_entities: int) -> Owners:
+        """See `Sharding.owners`: no rank needs another for its rows."""
+        return Owners(num_entities, 1)
+
     def entity_table(self, spec: TableSpec) -> Table:
         """See `Sharding.entity_table`."""
         return self._replicated(spec)

@@ -37,6 +37,8 @@ class Owners:
 
     def line(self, name: str) -> str:
         """One line for people."""
+        if self.ranks == 1:
+            return f"{name} rows: {self.num_rows:,}, all of them on every rank"
         sizes = self.sizes()
         each = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} or {max(sizes):,}"
         return f"{name} rows: {self.num_rows:,} over {self.ranks} ranks, {each} each, in ranges of ids"

@@ -217,8 +217,8 @@ class Parts:
         scoring, triples = self.objective.scoring, len(self.graph.train)
         n = self.graph.num_entities
         whole = min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
-        rows = max(self.sharding.owners(n).sizes())
-        return Extent(max(self.share.sizes(whole)), whole, rows, n, self.objective.model.dim)
+        owners, own = self.sharding.owners(n), max(self.share.sizes(whole))
+        return Extent(own, whole if owners.ranks > 1 else own, max(owners.sizes()), n, self.objective.model.dim)
 
     @property
     def _exchange_bytes(self) -> int:
