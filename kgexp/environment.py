@@ -2,6 +2,7 @@
 
 import platform
 import resource
+import socket
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +43,12 @@ def choose_device(name: str, key: str = "train.device", local_rank: int | None =
     # Scores and gradients in full float32: results must not depend on the kind of GPU.
     torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def device_identity(device: torch.device) -> str:
+    """What tells a device from every other one of the job's machines; ranks with the same share its memory."""
+    name = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
+    return f"{socket.gethostname()}/{name}"
 
 
 def describe(threads: int, device: torch.device) -> dict[str, Any]:

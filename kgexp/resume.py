@@ -32,6 +32,7 @@ MAY_CHANGE = (
     "evaluation.queries",
     "evaluation.block",
 )
+_WIRE = "sharding.wire_dtype"  # of what may change below `sharding.`, the one that rounds
 _GLOBAL_GROUPS = ("experiment", "sweep", "local")  # their files set keys anywhere
 _HEAD = "# The resolved configuration of this run, written at its first start; a resumed run starts from it.\n"
 
@@ -91,8 +92,9 @@ def merge(saved: Mapping[str, Any], composed: Mapping[str, Any], overrides: Sequ
             given = everywhere or key == path or key.startswith(f"{path}.")
             if not given or key in ("resume", "plugins"):
                 continue
-            if not key.startswith(MAY_CHANGE):
-                if before.get(key) != now.get(key):
+            same = before.get(key) == now.get(key)  # null or absent, as for another sharding
+            if not key.startswith(MAY_CHANGE) or (key == _WIRE and not same):
+                if not same:
                     refused.append(f"{key} ({_show(before, key)}, not {_show(now, key)})")
             elif key in now and not everywhere:
                 changed[key] = now[key]

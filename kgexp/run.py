@@ -14,7 +14,7 @@ from kgexp.checkpoint.store import Checkpoint, CheckpointStore
 from kgexp.checkpoint.together import together
 from kgexp.data.graph import Graph
 from kgexp.data.load import load
-from kgexp.errors import CheckpointError, DataError, KgexpError
+from kgexp.errors import CheckpointError, ConfigError, DataError, KgexpError
 from kgexp.evaluation.evaluator import Evaluation
 from kgexp.evaluation.report import summary, write_tsv
 from kgexp.sharding.table import Table
@@ -94,21 +94,30 @@ class _Session:
         device = environment.choose_device(config["train"]["device"], local_rank=self._world.local_rank)
         state_device = device
         if (name := config["sharding"].get("state_device")) is not None:
-            state_device = environment.choose_device(name, "sharding.state_device")
+            state_device = environment.choose_device(name, "sharding.state_device", self._world.local_rank)
+        self._check_folder()
         with self._stages.stage("load"):
             graph = self._load()
         for line in graph.report.lines():
             self._say(line)
         stop.check()
         parts = Parts.of(config, graph, device, self._world)
+        with closing(parts.sharding):
+            self._run(parts, graph, storage, stop, threads, state_device)
+
+    def _run(
+        self, parts: Parts, graph: Graph, storage: Storage, stop: StopSignal, threads: int, state_device: torch.device
+    ) -> None:
+        """With the ranks connected: what it takes, then all of it."""
+        device = parts.device
         estimate = parts.estimate(storage)
         owners = parts.sharding.owners(graph.num_entities)
         if self._world.size > 1:
             self._say(owners.line("entity"))
         self._say(estimate.line())
+        # Before any rank takes its own: what is free is for all ranks of the machine.
+        free, for_state = (self._free(place) for place in (device, state_device))
         with together(self._world, "memory"):
-            # Before any rank takes its own: what is free is for all ranks of the machine.
-            free, for_state = (self._free(place) for place in (device, state_device))
             estimate.check(free, parts.objective.model.dim, for_state)
         self._record.update(
             fingerprint=graph.fingerprint,
@@ -123,9 +132,21 @@ class _Session:
             with self._stages.stage("initialise"):
                 entity, relation = parts.tables(storage)
             self._train_and_test(parts, graph, entity, relation, stop)
+            self._world.barrier("the end")
+
+    def _check_folder(self) -> None:
+        """Makes sure that what rank 0 writes into the run's folder is there for all ranks."""
+        self._world.barrier("the run's folder")  # rank 0 has written its record
+        with together(self._world, "the run's folder"):
+            if not (self._path / "result.json").is_file():
+                raise ConfigError(
+                    f"the run's folder {self._path} of rank 0 is not there for rank {self._world.rank}: ranks on "
+                    "several machines need a common file system; set hydra.run.dir to a folder on it."
+                )
 
     def _load(self) -> Graph:
-        """The graph: on every machine one rank reads the files, and the others what it has left in the cache."""
+        """The graph: on every machine one rank reads the files, and the others what it has left in the cache; without
+        a cache each reads for itself."""
         world, dataset = self._world, self._config["dataset"]
         graph = load(dataset, self._say) if world.local_rank == 0 else None
         world.barrier("the data")
@@ -139,10 +160,10 @@ class _Session:
         return graph
 
     def _free(self, device: torch.device) -> int | None:
-        """Bytes that this rank may take on a device that it shares with others of its machine."""
-        free = environment.available_memory(device)
-        places = torch.cuda.device_count() if device.type == "cuda" else 1
-        return None if free is None else free // -(-self._world.local_size // places)
+        """Bytes that this rank may take on a device that it may share with others."""
+        mine, free = environment.device_identity(device), environment.available_memory(device)
+        sharing = self._world.gather("the devices", mine).count(mine)
+        return None if free is None else free // sharing
 
     def _train_and_test(self, parts: Parts, graph: Graph, entity: Table, relation: Table, stop: StopSignal) -> None:
         tables = {"entity": entity, "relation": relation}
@@ -154,7 +175,8 @@ class _Session:
                 "rows": self._tracker.rows,
                 "seconds": self._stages.seconds,
             }
-            check_equal(relation, self._world)
+            for table in tables.values():
+                check_equal(table, self._world)
             self._store.save(step, tables, state, self._config, graph.vocabulary_files)
 
         one_each = [1] * self._world.size
@@ -172,6 +194,8 @@ class _Session:
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save)
         self._restore(trainer, graph, tables)
+        # What went before takes some ranks longer than others; from here on they wait for each other in collectives.
+        self._world.barrier("the start of training")
         try:
             self._train(trainer, stop)
             stop.check()

@@ -17,7 +17,7 @@ from kgexp.errors import RankError
 from kgexp.world import World
 
 #: Seconds between two heartbeats, at most; the longest pause between two looks at what others wrote.
-_BEAT, _LOOK = 2.0, 0.05
+_BEAT, _LOOK = 15.0, 0.05
 
 
 @dataclass
@@ -69,7 +69,7 @@ class StoreWorld(World):
         self._calls = 0
         self._written: list[str] = []  # keys of calls that others may still read
         self._place: tuple[str, int | None, float] = ("start", None, time.monotonic())
-        self._pause = min(_BEAT, timeout / 5)
+        self._pause = min(_BEAT, timeout / 10)
         self._beats = 0
         self._heard: dict[int, _Heard] = {}
         self._began = time.monotonic()
@@ -89,7 +89,7 @@ class StoreWorld(World):
     ) -> None:
         self._ending.set()
         if self._thread is not None:
-            self._thread.join(timeout=_BEAT)
+            self._thread.join(timeout=2.0)
 
     def beat(self, stage: str, step: int | None = None) -> None:
         """See `World.beat`; costs nothing: the thread writes."""

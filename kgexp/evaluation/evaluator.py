@@ -14,6 +14,7 @@ from kgexp.evaluation.sampled import SampledRanker, sampled_name
 from kgexp.models.base import Model
 from kgexp.protocol import LOWER_IS_BETTER
 from kgexp.sharding.table import Table
+from kgexp.world import ALONE, World
 
 ALL = TRAIN | VALID | TEST
 
@@ -25,7 +26,7 @@ class Evaluation:
     Attributes:
         split: its name.
         metrics: by full protocol name; empty where the split has no triples.
-        relations: realistic metrics by relation, under the first filter.
+        relations: realistic metrics by relation, under the first filter; on rank 0 alone.
         warnings: sentences for people.
         seconds: wall time.
     """
@@ -50,6 +51,7 @@ class Evaluator:
         say: called with each warning.
         progress: called with (queries done, queries in all).
         seed: of the sampled protocol's draw.
+        world: the ranks that evaluate together.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class Evaluator:
         progress: Callable[[int, int], None] | None = None,
         *,
         seed: int = 0,
+        world: World = ALONE,
     ) -> None:
-        self._config, self._graph, self._say = config, graph, say
+        self._config, self._graph, self._say, self._world = config, graph, say, world
         self._tables = (entity, relation)
         self._objective = str(config["objective"])
         parts = (model, entity, relation, graph)
@@ -101,13 +104,16 @@ class Evaluator:
         check_rows(split, nonfinite_rows(*self._tables, self._config["block"]))
         limit = self._config["max_valid_triples"] if split == "valid" else None
         counts = self._ranker.rank(split, self._filters(split), limit)
-        values = metrics(counts, self._graph)
+        # The metrics of the relations' categories sort all of train, and the last bit of a mean may hang on the
+        # processor: one rank decides.
+        first = self._world.rank == 0
+        values = self._world.broadcast(f"the metrics of {split}", metrics(counts, self._graph) if first else None)
         warnings = tie_warnings(values)
         if len(counts) < counts.total:
             warnings.append(f"metrics of {split} are of a sample of {len(counts)} of its {counts.total} triples")
         for line in warnings:
             self._say(line)
-        rows = relation_rows(counts, self._graph, self._name)
+        rows = relation_rows(counts, self._graph, self._name) if first else []
         return Evaluation(split, values, rows, warnings, time.perf_counter() - start)
 
     def _filters(self, split: str) -> dict[str, int]:

@@ -80,6 +80,8 @@ class SampledRanker(Ranker):
         device = self.entity.device
         found = torch.zeros((2, len(masks), len(batch)), dtype=torch.int64, device=device)
         rows = self.entity.read(torch.from_numpy(drawn[mine]).to(device))
+        if not len(rows):
+            return found, (~removed).sum(axis=2) + 1, 0
         comparison = Comparison(self.model, queries[mine], rows, torch.full((len(rows),), -1, device=device))
         counts = torch.stack([comparison.greater, comparison.equal])[:, None].repeat(1, len(masks), 1)
         query, column = np.nonzero(removed[:, mine].any(axis=0))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgexp.errors import KgexpError
 from kgexp.explain import causes
-from kgexp.ranks.worker import configure_logging, find, take_part
+from kgexp.ranks.worker import find, take_part
 
 if TYPE_CHECKING:  # it imports torch
     from kgexp.store_world import StoreWorld
@@ -88,9 +88,8 @@ def store_world(seat: Seat) -> "StoreWorld":
 
 
 def _run(seat: Seat) -> float | None:
-    configure_logging(seat.job_logging, seat.rank)
     with find(seat.world)(seat) as world:
-        return take_part(seat.worker, seat.config, seat.folder, world)
+        return take_part(seat.worker, seat.config, seat.folder, world, seat.job_logging)
 
 
 def _die_with(parent: int) -> None:

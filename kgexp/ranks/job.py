@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from kgexp.errors import ConfigError, RankError
 from kgexp.explain import explain
 from kgexp.ranks.launched import Launch
-from kgexp.ranks.worker import configure_logging, take_part
+from kgexp.ranks.worker import take_part
 from kgexp.resume import given_keys
 from kgexp.threads import let_idle_threads_sleep
 
@@ -102,9 +102,8 @@ class Job:
         """Other ranks: do what rank 0 says until it ends; returns its exit code."""
         with self._world:
             while "end" not in (message := self._world.broadcast("message")):
-                configure_logging(message["job_logging"], self.launch.rank)
                 try:
-                    self._run(message["worker"], message["config"], message["folder"])
+                    self._run(message["worker"], message["config"], message["folder"], message["job_logging"])
                 except SystemExit:
                     pass  # stopped together with rank 0, which says what follows
                 except Exception as error:
@@ -112,7 +111,9 @@ class Job:
             self._store.set(f"gone/{self.launch.rank}", "")
             return int(message["end"])
 
-    def _run(self, worker: str, config: dict[str, Any], folder: str) -> float | None:
+    def _run(
+        self, worker: str, config: dict[str, Any], folder: str, job_logging: dict[str, Any] | None = None
+    ) -> float | None:
         from torch._C._distributed_c10d import PrefixStore
 
         from kgexp.store_world import StoreWorld
@@ -121,7 +122,7 @@ class Job:
         store, launch = PrefixStore(f"run/{self._runs}", self._store), self.launch
         timeout = float(config["sharding"].get("timeout", _TIMEOUT))
         with StoreWorld(store, launch.rank, launch.size, launch.local_rank, launch.local_size, timeout) as world:
-            return take_part(worker, config, folder, world)
+            return take_part(worker, config, folder, world, job_logging)
 
     def _report(self, error: Exception) -> None:
         """What went wrong here goes to the log; people are told unless it only tells of another rank."""

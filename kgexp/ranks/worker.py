@@ -35,9 +35,16 @@ def find(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def take_part(worker: str, config: dict[str, Any], folder: str, world: "StoreWorld") -> float | None:
-    """Calls the worker, and leaves word for the ranks that wait where it fails."""
+def take_part(
+    worker: str,
+    config: dict[str, Any],
+    folder: str,
+    world: "StoreWorld",
+    job_logging: Mapping[str, Any] | None = None,
+) -> float | None:
+    """Sets up logging (`configure_logging`) and calls the worker; where that fails, leaves word for ranks that wait."""
     try:
+        configure_logging(job_logging, world.rank)
         value: float | None = find(worker)(config, folder, world)
         return value
     except Exception as error:

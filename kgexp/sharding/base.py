@@ -19,6 +19,9 @@ class Sharding(Protocol):
     def open(self, world: World, device: torch.device) -> None:
         """Connects the ranks of the job, once, before anything else; `device` is where this one's rows will be."""
 
+    def close(self) -> None:
+        """Lets go of the other ranks, who may be waiting; may be called twice, and before `open`."""
+
     def owners(self, num_entities: int) -> Owners:
         """Who owns which of the entity rows."""
 

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from kgexp.environment import device_identity
 from kgexp.sharding.base import Sharding
 from kgexp.sharding.exchange import Exchange, GroupExchange
 from kgexp.sharding.groups import gloo_group, nccl_group
@@ -43,15 +44,23 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.open`."""
         if world.size == 1:
             return
-        place = (world.store, "control", world.rank, world.size, self.timeout)
-        cpu = torch.device("cpu")
-        self._control = GroupExchange(gloo_group(*place, world.one_machine), cpu, world)
+        place, cpu = (world.rank, world.size, self.timeout), torch.device("cpu")
+        self._control = GroupExchange(gloo_group(world.store, "control", *place, world.one_machine), cpu, world)
         self._device = device
-        if device.type == "cuda" and world.local_size <= torch.cuda.device_count():
-            group, of_group = nccl_group(world.store, "data", world.rank, world.size, self.timeout, device), device
+        devices = world.gather("the devices", device_identity(device))
+        if device.type == "cuda" and len(set(devices)) == world.size:
+            self._exchange = GroupExchange(
+                nccl_group(world.store, "data", *place, device), device, world, self._wire_dtype
+            )
         else:  # also where ranks share a GPU, which NCCL refuses
-            group, of_group = gloo_group(world.store, "data", *place[2:], world.one_machine), cpu
-        self._exchange = GroupExchange(group, of_group, world, self._wire_dtype)
+            group = gloo_group(world.store, "data", *place, world.one_machine)
+            self._exchange = GroupExchange(group, cpu, world, self._wire_dtype)
+
+    def close(self) -> None:
+        """See `Sharding.close`."""
+        for exchange in (self._control, self._exchange):
+            if isinstance(exchange, GroupExchange):
+                exchange.close()
 
     @property
     def exchange(self) -> Exchange:
@@ -143,6 +152,7 @@ class RowwiseSharding(DistributedSharding):
         return RowwiseTable(spec.name, own, owners, self._exchange)
 
     def _cut(self, entity: Tensor) -> list[int]:
+        assert self._num_entities, "the table comes before the plan"
         return self.owners(self._num_entities).cut(entity)
 
     def _parts(self, entity: Tensor, cut: list[int]) -> list[Tensor]:

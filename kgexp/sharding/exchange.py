@@ -4,7 +4,8 @@ Techniques and the ranker reduce over the ranks that own a table's rows, and nev
 whose rows are all in this process, every reduction is over one rank.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ class GroupExchange(Exchange):
             return part
         mine = self._here(_padded(part, widest))
         everyone = mine.new_empty(self.ranks * widest, *part.shape[1:])
-        self._wait("all_gather", self._group._allgather_base(everyone, mine))
+        self._wait("all_gather", lambda: self._group._allgather_base(everyone, mine))
         if min(sizes) < widest:
             pieces = everyone.split(widest)
             everyone = torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
@@ -83,13 +84,13 @@ class GroupExchange(Exchange):
             everyone = torch.cat([_padded(piece, widest) for piece in values.split(list(sizes))])
         everyone = self._here(everyone)
         mine = everyone.new_empty(widest, *values.shape[1:])
-        self._wait("reduce_scatter", self._group._reduce_scatter_base(mine, everyone))
+        self._wait("reduce_scatter", lambda: self._group._reduce_scatter_base(mine, everyone))
         return mine[: sizes[self.rank]].to(values.device)
 
     def all_sum(self, values: Tensor) -> Tensor:
         """See `Exchange.all_sum`."""
         total = self._here(values)
-        self._wait("all_reduce", self._group.allreduce([total]))
+        self._wait("all_reduce", lambda: self._group.allreduce([total]))
         return values if total is values else values.copy_(total)
 
     def rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
@@ -102,17 +103,24 @@ class GroupExchange(Exchange):
         """As `rows`, for values [Σ send, …] of any type."""
         outgoing = self._here(values)
         incoming = outgoing.new_empty(sum(receive), *values.shape[1:])
-        work = self._group.alltoall_base(incoming, outgoing, list(receive), list(send))
-        self._wait("all_to_all", work)
+        splits = list(receive), list(send)
+        self._wait("all_to_all", lambda: self._group.alltoall_base(incoming, outgoing, *splits))
         return incoming.to(values.device)
 
     def _here(self, values: Tensor) -> Tensor:
         return values.contiguous().to(self._device)
 
-    def _wait(self, what: str, work: Any) -> None:
-        """Until a collective is done (on a GPU: until it is in the queue)."""
+    def close(self) -> None:
+        """Gives the group up: whoever waits for this rank in a collective fails at once. May be called twice."""
+        group, self._group = self._group, None
+        if group is not None and hasattr(group, "abort"):
+            with suppress(RuntimeError):
+                group.abort()
+
+    def _wait(self, what: str, start: Callable[[], Any]) -> None:
+        """Starts a collective and waits until it is done (on a GPU: until it is in the queue)."""
         try:
-            work.wait()
+            start().wait()
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise RankError(f"{what} failed ({reason}): {self._world.whereabouts()}") from error

@@ -83,6 +83,9 @@ class LocalSharding(Sharding):
     def open(self, world: World, device: torch.device) -> None:
         """See `Sharding.open`: there is nobody to connect to."""
 
+    def close(self) -> None:
+        """See `Sharding.close`."""
+
     @property
     def exchange(self) -> Exchange:
         """See `Sharding.exchange`."""

@@ -70,7 +70,8 @@ class RowwiseTable(Table):
         one_each = [1] * self.exchange.ranks
         receive = self.exchange.all_to_all(torch.tensor(send, device=self.device), one_each, one_each).tolist()
         incoming = self.exchange.all_to_all(wanted, send, receive) - self.first_row
-        rows = self.exchange.rows(self._own.read(incoming), receive, send)
+        # Never rounded: what is read is compared with rows that are nobody's message.
+        rows = self.exchange.all_to_all(self._own.read(incoming), receive, send)
         return rows.index_select(0, place).reshape(*ids.shape, self.dim)
 
     def update(self, route: Route, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:

@@ -6,6 +6,7 @@ running process, not a checkpoint: they are made anew at every start and deleted
 
 import math
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -69,8 +70,9 @@ class LocalStorage(Storage):
         for file in self._files:
             file.unlink(missing_ok=True)
         self._files.clear()
-        if self._folder is not None and self._folder.is_dir() and not any(self._folder.iterdir()):
-            self._folder.rmdir()
+        if self._folder is not None:
+            with suppress(OSError):  # others' files are there, or another process was faster
+                self._folder.rmdir()
 
     def _check_room(self, file: Path, size: int) -> None:
         """A full disk would otherwise show as a bus error, when the page that finds no room is written."""

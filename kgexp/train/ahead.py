@@ -3,12 +3,14 @@
 import queue
 import threading
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 from kgexp.train.step import Work
 
 
 class Ahead:
-    """Prepares steps one after the other, each while the one before is trained.
+    """Prepares steps one after the other, each while the one before is trained; a context, which ends the thread.
 
     Args:
         prepare: makes the work of a step. Where ranks exchange what they want in it, every rank must ask for the same
@@ -18,10 +20,20 @@ class Ahead:
 
     def __init__(self, prepare: Callable[[int], Work], threaded: bool) -> None:
         self._prepare, self._threaded = prepare, threaded
-        self._wanted: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, Work | BaseException]] = queue.SimpleQueue()
         self._underway: int | None = None
         self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._wanted.put(None)
+        if self._thread is not None and error is None:
+            self._thread.join()  # a step that nobody wants any more is prepared by all ranks alike
 
     def __call__(self, step: int, following: bool) -> Work:
         """The work of a step; `following` says whether the next one is to be prepared."""
@@ -48,8 +60,7 @@ class Ahead:
         self._wanted.put(step)
 
     def _serve(self) -> None:
-        while True:
-            step = self._wanted.get()
+        while (step := self._wanted.get()) is not None:
             try:
                 self._done.put((step, self._prepare(step)))
             except BaseException as error:

@@ -51,6 +51,7 @@ class Parts:
         objective: model, technique, losses and regulariser.
         device, dtype: of computing, and of the tables unless the configuration says otherwise.
         sharding: who owns the rows; connected.
+        world: the ranks of the job.
     """
 
     config: dict[str, Any]
@@ -59,6 +60,7 @@ class Parts:
     device: torch.device
     dtype: torch.dtype
     sharding: Sharding
+    world: World
 
     @classmethod
     def of(cls, config: dict[str, Any], graph: Graph, device: torch.device, world: World = ALONE) -> "Parts":
@@ -80,7 +82,7 @@ class Parts:
         objective.scoring.prepare(graph)
         sharding: Sharding = make(config["sharding"])
         sharding.open(world, device)
-        return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding)
+        return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world)
 
     @property
     def share(self) -> Share:
@@ -148,6 +150,7 @@ class Parts:
             say,
             progress,
             seed=self.config["seed"],
+            world=self.world,
         )
 
     def trainer(
@@ -163,10 +166,9 @@ class Parts:
         config, graph = self.config, self.graph
         train = config["train"]
         batches = self.batches()
-        whole = self.batches(ALL)
 
         def describe(step: int) -> str:
-            h, r, t = whole(step).triples[0].tolist()
+            h, r, t = self.batches(ALL)(step).triples[0].tolist()
             names = graph.entities.name(h), graph.relations.name(r), graph.entities.name(t)
             epoch, part = divmod(step, batches.steps_per_epoch)
             return f"epoch {epoch}, batch {part}, which begins with the triple {names}"

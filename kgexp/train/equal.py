@@ -8,18 +8,22 @@ from kgexp.errors import RankError
 from kgexp.sharding.table import Table
 from kgexp.world import World
 
+#: Rows looked at at a time.
+_ROWS = 1 << 16
+
 
 def check_equal(table: Table, world: World) -> None:
-    """Compares the bits of a replicated table, optimizer state and all, over the ranks.
+    """Compares the bits of a table, optimizer state and all, over the ranks, if every rank holds all of it.
 
     Raises:
         RankError: two ranks differ, so that at least one has trained on garbage.
     """
-    if world.size == 1:
+    if world.size == 1 or len(table.bounds) > 2:
         return
     digest = hashlib.blake2b(digest_size=16)
     for tensor in table.state_tensors().values():
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        for piece in tensor.detach().split(_ROWS):
+            digest.update(piece.cpu().contiguous().view(torch.uint8).numpy().data)
     digests = world.gather(f"the {table.name} rows", digest.hexdigest())
     for rank, other in enumerate(digests):
         if other != digests[0]:

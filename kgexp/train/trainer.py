@@ -97,14 +97,14 @@ class Trainer:
             NonFiniteError: a loss, a row or a score is no longer finite; no such row is ever saved.
         """
         self._settle(stop)  # a resumed run may owe an evaluation that its stop put off
-        ahead = Ahead(lambda step: self._prepare(step, stop), self.sharding.exchange.ranks > 1)
-        while not self.finished and stop.requested is None:
-            with self.stages.stage("train", self.step):
-                work = ahead(self.step, self.step + 1 < self.plan.total)
-                stop.adopt(strongest(work.plan.signals))
-                if stop.requested is None:
-                    self._train(work, progress)
-            self._settle(stop)
+        with Ahead(lambda step: self._prepare(step, stop), self.sharding.exchange.ranks > 1) as ahead:
+            while not self.finished and stop.requested is None:
+                with self.stages.stage("train", self.step):
+                    work = ahead(self.step, self.step + 1 < self.plan.total)
+                    stop.adopt(strongest(work.plan.signals))
+                    if stop.requested is None:
+                        self._train(work, progress)
+                self._settle(stop)
         if self.validates and self.evaluated != self.step and stop.requested is None:
             # Off the cadence and only because this is the end: a run that goes on for longer must not know of it.
             self._evaluate(learn=False)

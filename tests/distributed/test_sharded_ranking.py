@@ -42,11 +42,13 @@ def graph():
     )
 
 
-def rank(graph, model, make, dtype, world):
-    """The counts of the test split, with rows in multiples of 1/4: many scores are equal."""
+def rank(graph, model, make, dtype, world, split="test", wire_dtype=None):
+    """The counts of the split, with rows in multiples of 1/4: many scores are equal."""
 
     def initial(width, seed):
         rows = np.random.default_rng(seed).integers(-2, 3, (2 * N, width)) / 4
+        if wire_dtype:
+            rows += 2.0**-12  # which bfloat16 cannot hold
         rows[7] = rows[300]
         return lambda ids: rows[ids]
 
@@ -59,7 +61,7 @@ def rank(graph, model, make, dtype, world):
     relation = sharding.relation_table(
         TableSpec("relation", m, model.relation_dim, initial(model.relation_dim, 4), SGD(), MemoryStorage(), placement)
     )
-    return make(model, entity, relation, graph).rank("test", {"filtered": TRAIN | VALID | TEST, "raw": 0})
+    return make(model, entity, relation, graph).rank(split, {"filtered": TRAIN | VALID | TEST, "raw": 0})
 
 
 def full(*parts):
@@ -113,3 +115,19 @@ def test_rows_that_are_not_finite_are_counted_once(graph):
     for shard in as_ranks(3, work):
         assert shard.nonfinite_rows == alone.nonfinite_rows
         assert shard.nonfinite == alone.nonfinite > 0
+
+
+@pytest.mark.parametrize("make", [full, sampled])
+def test_rows_are_ranked_as_they_are_though_they_are_rounded_for_training(graph, make):
+    model = ComplEx(8)
+    alone = as_ranks(1, lambda world: rank(graph, model, make, torch.float32, world, wire_dtype="bfloat16"))[0]
+    for shard in as_ranks(3, lambda world: rank(graph, model, make, torch.float32, world, wire_dtype="bfloat16")):
+        np.testing.assert_array_equal(shard.greater["filtered"], alone.greater["filtered"])
+
+
+@pytest.mark.parametrize("make", [full, sampled])
+def test_fewer_triples_than_ranks_are_ranked(graph, make):
+    one = graph.test.triples[:1]
+    alone = as_ranks(1, lambda world: rank(graph, ComplEx(8), make, torch.float32, world, one))[0]
+    for shard in as_ranks(4, lambda world: rank(graph, ComplEx(8), make, torch.float32, world, one)):
+        np.testing.assert_array_equal(shard.greater["filtered"], alone.greater["filtered"])
