@@ -13,8 +13,8 @@ from kgexp.build import build
 from kgexp.checkpoint.store import Checkpoint, CheckpointStore
 from kgexp.checkpoint.together import together
 from kgexp.data.graph import Graph
-from kgexp.data.load import load
-from kgexp.errors import CheckpointError, DataError, KgexpError
+from kgexp.data.load import load_together
+from kgexp.errors import CheckpointError, KgexpError
 from kgexp.evaluation.evaluator import Evaluation
 from kgexp.evaluation.report import summary, write_tsv
 from kgexp.sharding.table import Table
@@ -96,7 +96,7 @@ class _Session:
         if (name := config["sharding"].get("state_device")) is not None:
             state_device = environment.choose_device(name, "sharding.state_device")
         with self._stages.stage("load"):
-            graph = self._load()
+            graph = load_together(config["dataset"], self._world, self._say)
         for line in graph.report.lines():
             self._say(line)
         stop.check()
@@ -123,20 +123,6 @@ class _Session:
             with self._stages.stage("initialise"):
                 entity, relation = parts.tables(storage)
             self._train_and_test(parts, graph, entity, relation, stop)
-
-    def _load(self) -> Graph:
-        """The graph: on every machine one rank reads the files, and the others what it has left in the cache."""
-        world, dataset = self._world, self._config["dataset"]
-        graph = load(dataset, self._say) if world.local_rank == 0 else None
-        world.barrier("the data")
-        graph = graph or load(dataset)
-        for rank, fingerprint in enumerate(world.gather("the fingerprint of the data", graph.fingerprint)):
-            if fingerprint != graph.fingerprint:
-                raise DataError(
-                    f"rank {rank} has read other data (fingerprint {fingerprint}) than rank {world.rank} "
-                    f"({graph.fingerprint}): give the ranks the same files."
-                )
-        return graph
 
     def _free(self, device: torch.device) -> int | None:
         """Bytes that this rank may take on a device that it shares with others of its machine."""
