@@ -19,8 +19,8 @@ class Sharding(Protocol):
     def open(self, world: World, device: torch.device) -> None:
         """Connects the ranks of the job, once, before anything else; `device` is where this one's rows will be."""
 
-    def owners(self, num_entities: int) -> Owners:
-        """Who owns which of the entity rows."""
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
+        """Who owns which of the entity rows; were there `ranks`, instead of as many as there are."""
 
     def entity_table(self, spec: TableSpec) -> Table:
         """The new table of the entities, its rows drawn and its optimizer state zero."""

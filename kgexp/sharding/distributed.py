@@ -58,9 +58,9 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.exchange`."""
         return self._exchange
 
-    def owners(self, num_entities: int) -> Owners:
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
         """See `Sharding.owners`."""
-        return Owners(num_entities, self._exchange.ranks)
+        return Owners(num_entities, ranks or self._exchange.ranks)
 
     def relation_table(self, spec: TableSpec) -> Table:
         """See `Sharding.relation_table`: every rank holds all relations."""
@@ -155,6 +155,10 @@ class RowwiseSharding(DistributedSharding):
 
 class ReplicatedSharding(DistributedSharding):
     """Plain data parallelism: every rank holds every row, and all do the same updates."""
+
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
+        """See `Sharding.owners`: each rank has all of them."""
+        return Owners(num_entities, 1)
 
     def entity_table(self, spec: TableSpec) -> Table:
         """See `Sharding.entity_table`."""

@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from kgexp.errors import ConfigError, KgexpError
 from kgexp.explain import explain
 from kgexp.ranks import start
 from kgexp.storage.memory import MemoryStorage
-from kgexp.tools.composing import composed
+from kgexp.tools.composing import composed, composed_rowwise
 from kgexp.train.ahead import Ahead
 from kgexp.train.assembly import Parts
 from kgexp.train.step import Work, prepare, run_step
@@ -37,8 +37,12 @@ from kgexp.world import ALONE, World
 #: Windows that are timed, seconds that each is to take, and steps that warm up first.
 _WINDOWS, _SECONDS, _WARM = 7, 2.0, 3
 
-#: What each suite adds to the command line.
-_SUITES: Mapping[str, Sequence[str]] = {"train": (), "scaling": ("sharding=rowwise",), "evaluate": ()}
+#: How each suite reads the command line.
+_SUITES: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {
+    "train": composed,
+    "scaling": composed_rowwise,
+    "evaluate": composed,
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     suite, given = arguments[0], arguments[1:]
     try:
         with tempfile.TemporaryDirectory(prefix="kgexp-bench-") as folder:
-            start(composed([*_SUITES[suite], *given]), folder, None, worker=f"kgexp.tools.bench.{suite}")
+            start(_SUITES[suite](given), folder, None, worker=f"kgexp.tools.bench.{suite}")
             figures = json.loads(_file(folder).read_text())
     except Exception as error:
         sentence, code = explain(error)
@@ -170,14 +174,14 @@ def _window_size(steps: _Steps, world: World) -> int:
 def _summary(windows: Sequence[_Window], world: World, parts: Parts) -> dict[str, Any]:
     """The figures of windows; of their seconds, those of every rank."""
 
-    def median(name: str) -> float:
-        return statistics.median(getattr(window, name) / window.steps for window in windows)
+    def of_ranks(name: str) -> list[float]:
+        milliseconds = statistics.median(1000 * getattr(window, name) / window.steps for window in windows)
+        return world.gather(name, round(milliseconds, 1))
 
-    seconds = {name: world.gather(name, median(name)) for name in ("seconds", "cpu", "prepared", "exchanged")}
     return {
         "triples_per_second": _spread([window.triples / window.seconds for window in windows]),
         "steps_a_window": windows[0].steps,
-        "ms_a_step_by_rank": {name: [round(1000 * x, 1) for x in values] for name, values in seconds.items()},
+        "ms_a_step_by_rank": {name: of_ranks(name) for name in ("seconds", "cpu", "prepared", "exchanged")},
     }
 
 
