@@ -38,6 +38,9 @@ from kgexp.train.assembly import Parts
 from kgexp.train.memory import size
 from kgexp.train.step import Work, prepare
 
+#: Where all is counted.
+CPU = torch.device("cpu")
+
 Counts = npt.NDArray[np.int64]
 
 
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         config = composed_rowwise(options.overrides)
         if "RowwiseSharding" not in config["sharding"]["_target_"]:
             raise ConfigError("rows are exchanged with sharding=rowwise only: leave the other choice out.")
-        parts = Parts.of(config, load(config["dataset"]), torch.device("cpu"))
+        parts = Parts.of(config, load(config["dataset"]), CPU)
         plans = [_plan(parts, ranks, options.steps) for ranks in options.ranks]
     except Exception as error:
         sentence, code = explain(error)

@@ -122,3 +122,32 @@ def test_any_number_of_ranks_trains_what_one_process_does(configured, graph, tec
 )
 def test_every_option_is_the_same_on_three_ranks(configured, graph, overrides, sharding):
     assert_invisible(configured, graph, overrides, (3,), sharding, steps=12)
+
+
+def test_only_distinct_remote_rows_travel(configured, graph):
+    """Rows go out to those who ask, gradients come home, and no other rows are exchanged."""
+    config, ranks, steps = configured(*TECHNIQUES["negatives"], "sharding=rowwise"), 3, 2
+
+    def sent(world):
+        parts = Parts.of(config, graph, torch.device("cpu"), world)
+        entity, relation = parts.tables(MemoryStorage())
+        batches, counts, ids = parts.batches(), [], []
+        for step in range(steps):
+            work = prepare(parts.objective, N, batches(step), parts.sharding.plan)
+            before = parts.sharding.exchange.sent
+            run_step(parts.objective, entity, relation, work)
+            counts.append(parts.sharding.exchange.sent - before)
+            triples, drawn = (
+                work.batch.triples[:, [0, 2]].flatten(),
+                [part.ids.flatten() for part in work.drawn.values()],
+            )
+            ids.append(set(torch.cat([triples, *drawn]).tolist()))
+        return counts, ids
+
+    of_ranks = as_ranks(ranks, sent)
+    own = [range(N * rank // ranks, N * (rank + 1) // ranks) for rank in range(ranks)]
+    for rank, (counts, ids) in enumerate(of_ranks):
+        for step in range(steps):
+            gradients = len(ids[step] - set(own[rank]))
+            rows = sum(len(other[step] & set(own[rank])) for i, (_, other) in enumerate(of_ranks) if i != rank)
+            assert counts[step] == rows + gradients
