@@ -8,7 +8,9 @@
 Prints the machine, the versions and the figures as one JSON object: the median of several windows with the slowest
 and the fastest, for machines are noisy. The steps are those of a run, from its batches to its row optimizer, with as
 many ranks as the configuration has: triples are those of all ranks, seconds those of rank 0. `scaling` times all ranks
-and one alone in turns, so that what else the machine does meanwhile is no part of their ratio.
+and one alone in turns, on a quiet machine, for ranks wait for each other: `speedup` is the ratio of their triples a
+second. `cpu_speedup` is that of the computing of one rank to that of the busiest, the exchange's included: what several
+ranks with cores of their own can reach, and nearly the same on a busy machine.
 """
 
 import json
@@ -93,7 +95,9 @@ def scaling(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     if alone:
         figures = {"1 rank": _summary(windows_alone, ALONE, parts), f"{world.size} ranks": of_all}
         one, all_ranks = (figure["triples_per_second"]["median"] for figure in figures.values())
-        _report(folder, world, parts, {"speedup": all_ranks / one, **figures})
+        cpu_one, cpu_all = (max(figure["ms_a_step_by_rank"]["cpu"]) for figure in figures.values())
+        ratios = {"speedup": all_ranks / one, "cpu_speedup": cpu_one / max(cpu_all, 0.1)}
+        _report(folder, world, parts, ratios | figures)
 
 
 def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:

@@ -24,6 +24,7 @@ def test_one_rank_and_several_are_timed_in_turns(config, tmp_path):
     one, two = figures["1 rank"], figures["2 ranks"]
     medians = [part["triples_per_second"]["median"] for part in (one, two)]
     assert figures["speedup"] == pytest.approx(medians[1] / medians[0]) and min(medians) > 0
+    assert figures["cpu_speedup"] > 0
     assert [len(part["ms_a_step_by_rank"]["cpu"]) for part in (one, two)] == [1, 2]
     assert one["ms_a_step_by_rank"]["exchanged"] == [0]
     assert min(two["ms_a_step_by_rank"]["exchanged"]) > 0
