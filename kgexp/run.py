@@ -13,8 +13,8 @@ from kgexp.build import build
 from kgexp.checkpoint.store import Checkpoint, CheckpointStore
 from kgexp.checkpoint.together import together
 from kgexp.data.graph import Graph
-from kgexp.data.load import load
-from kgexp.errors import CheckpointError, ConfigError, DataError, KgexpError
+from kgexp.data.load import load_together
+from kgexp.errors import CheckpointError, ConfigError, KgexpError
 from kgexp.evaluation.evaluator import Evaluation
 from kgexp.evaluation.report import summary, write_tsv
 from kgexp.sharding.table import Table
@@ -97,7 +97,7 @@ class _Session:
             state_device = environment.choose_device(name, "sharding.state_device", self._world.local_rank)
         self._check_folder()
         with self._stages.stage("load"):
-            graph = self._load()
+            graph = load_together(config["dataset"], self._world, self._say)
         for line in graph.report.lines():
             self._say(line)
         stop.check()
@@ -143,21 +143,6 @@ class _Session:
                     f"the run's folder {self._path} of rank 0 is not there for rank {self._world.rank}: ranks on "
                     "several machines need a common file system; set hydra.run.dir to a folder on it."
                 )
-
-    def _load(self) -> Graph:
-        """The graph: on every machine one rank reads the files, and the others what it has left in the cache; without
-        a cache each reads for itself."""
-        world, dataset = self._world, self._config["dataset"]
-        graph = load(dataset, self._say) if world.local_rank == 0 else None
-        world.barrier("the data")
-        graph = graph or load(dataset)
-        for rank, fingerprint in enumerate(world.gather("the fingerprint of the data", graph.fingerprint)):
-            if fingerprint != graph.fingerprint:
-                raise DataError(
-                    f"rank {rank} has read other data (fingerprint {fingerprint}) than rank {world.rank} "
-                    f"({graph.fingerprint}): give the ranks the same files."
-                )
-        return graph
 
     def _free(self, device: torch.device) -> int | None:
         """Bytes that this rank may take on a device that it may share with others."""

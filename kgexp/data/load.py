@@ -18,6 +18,7 @@ from kgexp.data.relation_weights import read_relation_weights
 from kgexp.data.splitting import Shares
 from kgexp.data.vocabulary import Vocabulary, shuffled
 from kgexp.errors import DataError
+from kgexp.world import World
 
 FORMAT_VERSION = 1
 """Part of every fingerprint: goes up when the ids, the splits or the files of the cache change."""
@@ -53,6 +54,24 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
     graph = open_graph(folder, str(dataset["name"]), fingerprint)
     weights = dataset["relation_weights"]
     return graph if weights is None else _weighted(graph, Path(weights).expanduser())
+
+
+def load_together(dataset: Mapping[str, Any], world: World, say: Callable[[str], None] = _silent) -> Graph:
+    """`load` on every rank: on each machine one reads the files, and the others what it has left in the cache.
+
+    Raises:
+        DataError: also where ranks have read different data.
+    """
+    graph = load(dataset, say) if world.local_rank == 0 else None
+    world.barrier("the data")
+    graph = graph or load(dataset)
+    for rank, fingerprint in enumerate(world.gather("the fingerprint of the data", graph.fingerprint)):
+        if fingerprint != graph.fingerprint:
+            raise DataError(
+                f"rank {rank} has read other data (fingerprint {fingerprint}) than rank {world.rank} "
+                f"({graph.fingerprint}): give the ranks the same files."
+            )
+    return graph
 
 
 def _weighted(graph: Graph, path: Path) -> Graph:

@@ -22,8 +22,8 @@ class Sharding(Protocol):
     def close(self) -> None:
         """Lets go of the other ranks, who may be waiting; may be called twice, and before `open`."""
 
-    def owners(self, num_entities: int) -> Owners:
-        """Who owns which of the entity rows."""
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
+        """Who owns which of the entity rows; were there `ranks`, instead of as many as there are."""
 
     def entity_table(self, spec: TableSpec) -> Table:
         """The new table of the entities, its rows drawn and its optimizer state zero."""

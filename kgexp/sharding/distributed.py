@@ -67,9 +67,9 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.exchange`."""
         return self._exchange
 
-    def owners(self, num_entities: int) -> Owners:
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
         """See `Sharding.owners`."""
-        return Owners(num_entities, self._exchange.ranks)
+        return Owners(num_entities, ranks or self._exchange.ranks)
 
     def relation_table(self, spec: TableSpec) -> Table:
         """See `Sharding.relation_table`: every rank holds all relations."""
@@ -166,7 +166,7 @@ class RowwiseSharding(DistributedSharding):
 class ReplicatedSharding(DistributedSharding):
     """Plain data parallelism: every rank holds every row, and all do the same updates."""
 
-    def owners(self, num_entities: int) -> Owners:
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
         """See `Sharding.owners`: no rank needs another for its rows."""
         return Owners(num_entities, 1)
 

@@ -4,6 +4,7 @@ Techniques and the ranker reduce over the ranks that own a table's rows, and nev
 whose rows are all in this process, every reduction is over one rank.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,10 +24,12 @@ class Exchange:
     Attributes:
         rank: this process's number among them, from 0.
         ranks: how many there are.
+        waited: seconds spent in collectives so far.
     """
 
     rank = 0
     ranks = 1
+    waited = 0.0
 
     def all_gather(self, part: Tensor, sizes: Sequence[int]) -> Tensor:
         """The parts [sizes[rank], …] of all ranks in their order, on every rank: [Σ sizes, …]."""
@@ -58,7 +61,7 @@ class GroupExchange(Exchange):
 
     def __init__(self, group: Any, device: torch.device, world: World, wire_dtype: torch.dtype | None = None) -> None:
         self.rank, self.ranks = group.rank(), group.size()
-        self.sent = 0
+        self.sent, self.waited = 0, 0.0
         self._group, self._device, self._world, self._wire_dtype = group, device, world, wire_dtype
 
     def all_gather(self, part: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -119,11 +122,13 @@ class GroupExchange(Exchange):
 
     def _wait(self, what: str, start: Callable[[], Any]) -> None:
         """Starts a collective and waits until it is done (on a GPU: until it is in the queue)."""
+        began = time.perf_counter()
         try:
             start().wait()
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise RankError(f"{what} failed ({reason}): {self._world.whereabouts()}") from error
+        self.waited += time.perf_counter() - began
 
 
 def _padded(part: Tensor, size: int) -> Tensor:

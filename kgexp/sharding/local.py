@@ -91,7 +91,7 @@ class LocalSharding(Sharding):
         """See `Sharding.exchange`."""
         return Exchange()
 
-    def owners(self, num_entities: int) -> Owners:
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
         """See `Sharding.owners`."""
         return Owners(num_entities, 1)
 

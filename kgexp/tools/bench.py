@@ -1,91 +1,206 @@
 """Speed of training steps and of ranking on this machine, for the configuration that a run would have.
 
     python -m kgexp.tools.bench train experiment=fb15k237_complex_negatives dataset.path=PATH/FB15k-237
+    python -m kgexp.tools.bench train sharding=rowwise sharding.ranks=2 train.threads=1
+    python -m kgexp.tools.bench scaling sharding.ranks=2 train.threads=1
     python -m kgexp.tools.bench evaluate model.dim=200
 
 Prints the machine, the versions and the figures as one JSON object: the median of several windows with the slowest
-and the fastest, for machines are noisy. The steps are those of a run, from its batches to its row optimizer.
+and the fastest, for machines are noisy. The steps are those of a run, from its batches to its row optimizer, with as
+many ranks as the configuration has: triples are those of all ranks, seconds those of rank 0. `scaling` times all ranks
+and one alone in turns, on a quiet machine, for ranks wait for each other: `speedup` is the ratio of their triples a
+second. `cpu_speedup` is that of the computing of one rank to that of the busiest, the exchange's included: what several
+ranks with cores of their own can reach, and nearly the same on a busy machine.
 """
 
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kgexp import environment
-from kgexp.data.load import load
-from kgexp.errors import KgexpError
+from kgexp.data.load import load_together
+from kgexp.errors import ConfigError, KgexpError
 from kgexp.explain import explain
+from kgexp.ranks import start
 from kgexp.storage.memory import MemoryStorage
-from kgexp.tools.composing import composed
+from kgexp.tools.composing import composed, composed_rowwise
+from kgexp.train.ahead import Ahead
 from kgexp.train.assembly import Parts
-from kgexp.train.step import train_step
+from kgexp.train.step import Work, prepare, run_step
+from kgexp.world import ALONE, World
 
-#: Windows that are timed, after one that warms up, and seconds that each takes at least.
-_WINDOWS, _SECONDS = 7, 2.0
+#: Windows that are timed, seconds that each is to take, and steps that warm up first.
+_WINDOWS, _SECONDS, _WARM = 7, 2.0, 3
+
+#: How each suite reads the command line.
+_SUITES: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {
+    "train": composed,
+    "scaling": composed_rowwise,
+    "evaluate": composed,
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
-    suites: dict[str, Callable[[Parts], dict[str, Any]]] = {"train": _train, "evaluate": _evaluate}
-    if not arguments or arguments[0] not in suites:
-        print(f"usage: python -m kgexp.tools.bench {{{','.join(suites)}}} [KEY=VALUE …]", file=sys.stderr)
+    if not arguments or arguments[0] not in _SUITES:
+        print(f"usage: python -m kgexp.tools.bench {{{','.join(_SUITES)}}} [KEY=VALUE …]", file=sys.stderr)
         return 2
+    suite, given = arguments[0], arguments[1:]
     try:
-        config = composed(arguments[1:])
-        threads = environment.set_threads(config["train"]["threads"])
-        device = environment.choose_device(config["train"]["device"])
-        parts = Parts.of(config, load(config["dataset"]), device)
-        figures = suites[arguments[0]](parts)
+        with tempfile.TemporaryDirectory(prefix="kgexp-bench-") as folder:
+            start(_SUITES[suite](given), folder, None, worker=f"kgexp.tools.bench.{suite}")
+            figures = json.loads(_file(folder).read_text())
     except Exception as error:
         sentence, code = explain(error)
         print(f"error: {sentence}", file=sys.stderr)
         if not isinstance(error, KgexpError) and code == 1:
             raise
         return code
-    machine = environment.describe(threads, device)
-    peak = {"peak_rss": environment.peak_rss()}
-    print(json.dumps({"suite": arguments[0], "arguments": arguments[1:], **figures, **peak, **machine}, indent=1))
+    print(json.dumps({"suite": suite, "arguments": given, **figures}, indent=1))
     return 0
 
 
-def _train(parts: Parts) -> dict[str, Any]:
-    """Training triples a second."""
-    entity, relation = parts.tables(MemoryStorage())
-    batches = parts.batches()
-    step = 0
-
-    def one_step() -> int:
-        nonlocal step
-        batch = batches(step)
-        train_step(parts.objective, entity, relation, batch)
-        step += 1
-        return len(batch)
-
-    return {"triples_per_second": _rates(one_step)}
+def train(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
+    """The suite, on each rank: training triples a second, and where the seconds of a step go."""
+    parts = _parts(config, world)
+    steps = _Steps(parts)
+    size = _window_size(steps, world)
+    windows = [steps.window(size) for _ in range(_WINDOWS)]
+    _report(folder, world, parts, _summary(windows, world, parts))
 
 
-def _evaluate(parts: Parts) -> dict[str, Any]:
-    """Queries a second, and what the whole test split took."""
+def scaling(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
+    """The suite, on each rank: training of all ranks and of rank 0 alone, in turns, and the ratio of the medians."""
+    if world.size == 1:
+        raise ConfigError("scaling compares one rank with several: set sharding.ranks to 2 or more.")
+    parts = _parts(config, world)
+    together, alone = _Steps(parts), None
+    if world.rank == 0:
+        alone = _Steps(Parts.of(config, parts.graph, parts.device))
+    size, size_alone = _window_size(together, world), _window_size(alone, ALONE) if alone else 0
+    windows, windows_alone = [], []
+    for _ in range(_WINDOWS):
+        if alone:
+            windows_alone.append(alone.window(size_alone))
+        world.barrier("the window of one rank")
+        windows.append(together.window(size))
+    of_all = _summary(windows, world, parts)
+    if alone:
+        figures = {"1 rank": _summary(windows_alone, ALONE, parts), f"{world.size} ranks": of_all}
+        one, all_ranks = (figure["triples_per_second"]["median"] for figure in figures.values())
+        cpu_one, cpu_all = (max(figure["ms_a_step_by_rank"]["cpu"]) for figure in figures.values())
+        ratios = {"speedup": all_ranks / one, "cpu_speedup": cpu_one / max(cpu_all, 0.1)}
+        _report(folder, world, parts, ratios | figures)
+
+
+def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
+    """The suite, on each rank: what the whole test split took, and queries a second."""
+    parts = _parts(config, world)
     entity, relation = parts.tables(MemoryStorage())
     evaluator = parts.evaluator(entity, relation, lambda line: None, lambda done, total: None)
     seconds = [evaluator.evaluate("test").seconds for _ in range(3)]
-    queries = 2 * len(parts.graph.test.triples)
-    median = statistics.median(seconds)
-    return {"test_seconds": _spread(seconds), "queries_per_second": queries / median if median else None}
+    queries, median = 2 * len(parts.graph.test.triples), statistics.median(seconds)
+    per_second = queries / median if median else None
+    _report(folder, world, parts, {"test_seconds": _spread(seconds), "queries_per_second": per_second})
 
 
-def _rates(work: Callable[[], int]) -> dict[str, float]:
-    """Units a second of `work`, which says how many it did."""
-    rates = []
-    for _ in range(_WINDOWS + 1):
-        done, start = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - start) < _SECONDS:
-            done += work()
-        rates.append(done / elapsed)
-    return _spread(rates[1:])
+@dataclass(frozen=True)
+class _Window:
+    """Some steps in a row.
+
+    Attributes:
+        triples, steps: how many, of all ranks.
+        seconds: that they took.
+        cpu: seconds of computing, of all threads of this process; what others do on the machine disturbs these least.
+        prepared: of these, until the work of a step was ready.
+        exchanged: of these, in collectives; where it is the others' turn, that is waiting for them.
+    """
+
+    triples: int
+    steps: int
+    seconds: float
+    cpu: float
+    prepared: float
+    exchanged: float
+
+
+class _Steps:
+    """The steps of a run, one after the other; the next is prepared meanwhile where a run would."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._objective, self._sharding, self._batches = parts.objective, parts.sharding, parts.batches()
+        self._entity, self._relation = parts.tables(MemoryStorage())
+        self._ahead = Ahead(self._prepare, self._sharding.exchange.ranks > 1)
+        self._step, self._prepared = 0, 0.0
+
+    def window(self, steps: int) -> _Window:
+        """The next steps, after one that is not timed: the caches are cold, and its work may have been ready long."""
+        self._one()
+        self._prepared, exchanged = 0.0, self._sharding.exchange.waited
+        begin, cpu = time.perf_counter(), time.process_time()
+        triples = sum(self._one() for _ in range(steps))
+        # A step ends with a sum over ranks: it has ended for all.
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        return _Window(triples, steps, seconds, cpu, self._prepared, self._sharding.exchange.waited - exchanged)
+
+    def _one(self) -> int:
+        """A step; how many triples all ranks have trained."""
+        begin = time.perf_counter()
+        work = self._ahead(self._step, True)
+        self._prepared += time.perf_counter() - begin
+        run_step(self._objective, self._entity, self._relation, work)
+        self._step += 1
+        return work.batch.total
+
+    def _prepare(self, step: int) -> Work:
+        return prepare(self._objective, self._entity.num_rows, self._batches(step), self._sharding.plan)
+
+
+def _parts(config: dict[str, Any], world: World) -> Parts:
+    environment.set_threads(config["train"]["threads"], world.local_size)
+    device = environment.choose_device(config["train"]["device"], local_rank=world.local_rank)
+    return Parts.of(config, load_together(config["dataset"], world), device, world)
+
+
+def _window_size(steps: _Steps, world: World) -> int:
+    """How many steps a window takes: as rank 0 says, for all ranks do the same."""
+    window = steps.window(_WARM)
+    return int(world.broadcast("the steps of a window", max(round(_SECONDS * window.steps / window.seconds), 1)))
+
+
+def _summary(windows: Sequence[_Window], world: World, parts: Parts) -> dict[str, Any]:
+    """The figures of windows; of their seconds, those of every rank."""
+
+    def of_ranks(name: str) -> list[float]:
+        milliseconds = statistics.median(1000 * getattr(window, name) / window.steps for window in windows)
+        return world.gather(name, round(milliseconds, 1))
+
+    return {
+        "triples_per_second": _spread([window.triples / window.seconds for window in windows]),
+        "steps_a_window": windows[0].steps,
+        "ms_a_step_by_rank": {name: of_ranks(name) for name in ("seconds", "cpu", "prepared", "exchanged")},
+    }
+
+
+def _report(folder: str, world: World, parts: Parts, figures: dict[str, Any]) -> None:
+    """Leaves the figures for the command, with the machine: of rank 0."""
+    if world.rank == 0:
+        import torch
+
+        machine = environment.describe(torch.get_num_threads(), parts.device)
+        about = {"ranks": world.size, "peak_rss": environment.peak_rss(), "load_average": os.getloadavg()}
+        _file(folder).write_text(json.dumps({**figures, **about, **machine}))
+
+
+def _file(folder: str) -> Path:
+    return Path(folder, "figures.json")
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

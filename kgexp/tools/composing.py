@@ -20,3 +20,9 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
         # A run's name is made of what Hydra's own start-up knows; nothing here is named by it.
         cfg = compose("config", overrides=["name=tool", *overrides])
     return check(without_leftovers(resolved(cfg), given_keys(overrides)))
+
+
+def composed_rowwise(overrides: Sequence[str]) -> dict[str, Any]:
+    """`composed`, with row-wise sharding unless an argument chooses one."""
+    chosen = any(override.startswith("sharding=") for override in overrides)
+    return composed(overrides if chosen else ["sharding=rowwise", *overrides])

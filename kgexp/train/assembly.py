@@ -89,13 +89,15 @@ class Parts:
         """The part of every batch that this rank trains."""
         return Share(self.sharding.exchange.rank, self.sharding.exchange.ranks)
 
-    def estimate(self, storage: Storage) -> Estimate:
-        """The memory that training and evaluation will take on a rank, with tables in `storage`."""
-        model, scoring, extent = self.objective.model, self.objective.scoring, self._extent
+    def estimate(self, storage: Storage, ranks: int | None = None) -> Estimate:
+        """The memory that training and evaluation will take on a rank, with tables in `storage`; one of `ranks`
+        instead of as many as there are."""
+        ranks = ranks or self.share.ranks
+        model, scoring, extent = self.objective.model, self.objective.scoring, self._extent(ranks)
         itemsize = self.dtype.itemsize
         evaluation = self.config["evaluation"]
         block = min(extent.rows, evaluation["block"])
-        work = (scoring.working_numbers(extent) + self._auxiliary_numbers) * itemsize
+        work = (scoring.working_numbers(extent) + self._auxiliary_numbers(extent)) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block.
         ranking = evaluation["queries"] * block * (itemsize + 4)
         if self._placement.weight_dtype is not None:  # rows that are scored are copies
@@ -105,9 +107,9 @@ class Parts:
             "a step": work + self._dropout_bytes(extent.batch),
             "ranking": ranking if evaluation["splits"] else 0,
         }
-        ranks, state = self.share.ranks, 0
+        state = 0
         if ranks > 1:
-            parts["exchange"] = self._exchange_bytes
+            parts["exchange"] = self._exchange_bytes(extent)
         if storage.in_memory:
             entity = self._table_bytes(extent.rows, model.dim)
             relation = self._table_bytes(self._relation_rows, model.relation_dim)
@@ -213,29 +215,26 @@ class Parts:
     def _relation_rows(self) -> int:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
-    @property
-    def _extent(self) -> Extent:
-        """The most that a step can be for a rank."""
+    def _extent(self, ranks: int) -> Extent:
+        """The most that a step can be for one of so many ranks."""
         scoring, triples = self.objective.scoring, len(self.graph.train)
         n = self.graph.num_entities
         whole = min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
-        owners, own = self.sharding.owners(n), max(self.share.sizes(whole))
+        owners, own = self.sharding.owners(n, ranks), max(Share(0, ranks).sizes(whole))
         return Extent(own, whole if owners.ranks > 1 else own, max(owners.sizes()), n, self.objective.model.dim)
 
-    @property
-    def _exchange_bytes(self) -> int:
+    def _exchange_bytes(self, extent: Extent) -> int:
         """Bytes that rows take on their way: what this rank sends and gets, both ways, and its sum for each row."""
-        extent, scoring = self._extent, self.objective.scoring
+        scoring = self.objective.scoring
         wanted = min(extent.entities, scoring.placed_entities(extent.batch, extent.entities))
         return 5 * wanted * extent.dim * self.dtype.itemsize
 
-    @property
-    def _auxiliary_numbers(self) -> int:
+    def _auxiliary_numbers(self, extent: Extent) -> int:
         """The most numbers that the auxiliary objective holds in a step."""
         auxiliary, scoring, model = self.objective.auxiliary, self.objective.scoring, self.objective.model
         if auxiliary is None:
             return 0
-        examples = self._extent.batch * (1 if scoring.by_query else len(scoring.sides))
+        examples = extent.batch * (1 if scoring.by_query else len(scoring.sides))
         return auxiliary.working_numbers(examples, self._relation_rows, model.dim, model.relation_dim)
 
     def _optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:

@@ -103,3 +103,32 @@ def test_in_float32_the_first_losses_of_a_real_graph_are_equal(configured, techn
         worst = ((losses - alone) / alone).abs().max().item()
         print(f"FB15k-237, ComplEx, {technique}, {ranks} ranks: 20 losses within {worst:.1e}")
         assert worst < 1e-5
+
+
+def test_only_distinct_remote_rows_travel(configured, graph):
+    """Rows go out to those who ask, gradients come home, and no other rows are exchanged."""
+    config, ranks, steps = configured(*TECHNIQUES["negatives"], "sharding=rowwise"), 3, 2
+
+    def sent(world):
+        parts = Parts.of(config, graph, torch.device("cpu"), world)
+        entity, relation = parts.tables(MemoryStorage())
+        batches, counts, ids = parts.batches(), [], []
+        for step in range(steps):
+            work = prepare(parts.objective, N, batches(step), parts.sharding.plan)
+            before = parts.sharding.exchange.sent
+            run_step(parts.objective, entity, relation, work)
+            counts.append(parts.sharding.exchange.sent - before)
+            triples, drawn = (
+                work.batch.triples[:, [0, 2]].flatten(),
+                [part.ids.flatten() for part in work.drawn.values()],
+            )
+            ids.append(set(torch.cat([triples, *drawn]).tolist()))
+        return counts, ids
+
+    of_ranks = as_ranks(ranks, sent)
+    own = [range(N * rank // ranks, N * (rank + 1) // ranks) for rank in range(ranks)]
+    for rank, (counts, ids) in enumerate(of_ranks):
+        for step in range(steps):
+            gradients = len(ids[step] - set(own[rank]))
+            rows = sum(len(other[step] & set(own[rank])) for i, (_, other) in enumerate(of_ranks) if i != rank)
+            assert counts[step] == rows + gradients
