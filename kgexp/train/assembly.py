@@ -105,7 +105,9 @@ class Parts:
         work = (scoring.working_numbers(extent) + self._auxiliary_numbers) * itemsize
         # Scores, two comparisons and their sums, for every query of a batch against a block; the error bounds of the
         # block; rows of queries and answers, as they come and in float64.
-        ranking = evaluation["queries"] * (block * (itemsize + 4) + 6 * model.dim * _DOUBLE) + block * model.dim * itemsize
+        ranking = (
+            evaluation["queries"] * (block * (itemsize + 4) + 6 * model.dim * _DOUBLE) + block * model.dim * itemsize
+        )
         if self._placement.weight_dtype is not None:  # rows that are scored are copies
             work += scoring.placed_entities(extent.batch, extent.entities) * model.dim * itemsize
             ranking += block * model.dim * itemsize

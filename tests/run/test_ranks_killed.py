@@ -122,7 +122,7 @@ def test_a_stopped_job_goes_on_with_other_numbers_of_ranks(make_command):
     straight, moved = make_command("straight"), make_command("moved")
     finish(straight, *RUN)
     resume: tuple[str, ...] = ()
-    for after, sharding in ((8, RANKS[:1] + ("sharding.ranks=2",)), (20, RANKS)):
+    for after, sharding in ((8, ("sharding=rowwise", "sharding.ranks=2")), (20, RANKS)):
         with job(moved, *RUN, *sharding, *resume) as started:
             moved.wait_for_step(started.process, after)
             os.kill(started.process.pid, signal.SIGTERM)
@@ -162,7 +162,7 @@ def test_an_error_of_one_rank_ends_the_job_with_its_traceback(command):
     with job(command, *RUN, *RANKS, *plugin, PYTHONPATH=_with(command.home)) as started:
         err, took = started.end(60)
     assert started.process.returncode == 1
-    assert err.strip().splitlines()[-1] .startswith("error: ZeroDivisionError: a number of rank 1 (")
+    assert err.strip().splitlines()[-1].startswith("error: ZeroDivisionError: a number of rank 1 (")
     assert command.result["status"] == "failed"
     log = next(command.folder.glob("*.log")).read_text()
     assert re.search(r"rank 1 \(process \d+\):\nTraceback", log) and "fragile.py" in log and "in loss" in log

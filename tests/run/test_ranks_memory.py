@@ -120,7 +120,7 @@ def test_ranks_take_what_the_run_has_said(tmp_path, large_graph):
         own = [peak - libraries for peak in found]
         shares = [size / estimate for size in own]
         print(
-            f"{what}, ranked, saved: {', '.join(f'{size / 1e6:.0f}' for size in own)} MB of ranks 0 … {RANKS - 1} beside "
+            f"{what}, ranked, saved: {', '.join(f'{size / 1e6:.0f}' for size in own)} MB of the ranks beside "
             f"{libraries / 1e6:.0f} MB of libraries, {min(shares):.2f} … {max(shares):.2f} of the estimate"
         )
         assert all(1 - TOLERANCE < share < 1 + TOLERANCE for share in shares)
