@@ -52,6 +52,4 @@ def test_more_ranks_than_rows_train_rank_save_and_resume(start, tmp_path, entiti
     assert resumed["metrics"] == straight["metrics"] == alone["metrics"] != {}
     first, second, third = (losses(tmp_path / name) for name in ("straight", "resumed", "alone"))
     assert first == second and first == pytest.approx(third, rel=1e-9) and len(first) == 9
-    print(
-        f"{entities} entities on 4 ranks, which own {owned} of them: trained, ranked, saved, resumed as by one process"
-    )
+    print(f"{entities} entities on 4 ranks, which own {owned} of them: trained, ranked, saved, resumed as one does")

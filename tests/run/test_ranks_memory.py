@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,11 +63,16 @@ def cost_of_libraries() -> int:
     return int(found[1]) * 1024
 
 
-def launch(command: Command, within: list[Group], *overrides: str) -> tuple[list[int], str]:
+def launch(
+    command: Command, *overrides: str, within: Sequence[Group] = (), limit: int = 0, begins: int = 0
+) -> tuple[list[int], str]:
     """Runs the command in ranks that are started one by one, each in its group; the peak of each, and rank 0's words.
 
-    The peaks are sampled; between the samples only the limit of the group can tell.
+    The peaks are sampled; between the samples only the limit of the group can tell. It is set as soon as a rank holds
+    `begins` bytes, in which it has no rows yet: the run's own check divides what a group leaves among the ranks of the
+    machine, as if all of them were in it.
     """
+    limited = [not within] * RANKS
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     log = command.home / "log"
@@ -86,6 +92,10 @@ def launch(command: Command, within: list[Group], *overrides: str) -> tuple[list
         try:
             while any(process.poll() is None for process in ranks):
                 peaks = [max(peak, anonymous(p.pid)) for peak, p in zip(peaks, ranks, strict=True)]
+                for rank in range(RANKS):
+                    if not limited[rank] and peaks[rank] > begins:
+                        within[rank].limit(limit)
+                        limited[rank] = True
                 time.sleep(0.002)
         finally:
             for process in ranks:
@@ -93,6 +103,7 @@ def launch(command: Command, within: list[Group], *overrides: str) -> tuple[list
                 process.wait()
     said = log.read_text()
     assert [process.returncode for process in ranks] == [0] * RANKS, said
+    assert all(limited)
     return peaks, said
 
 
@@ -106,15 +117,18 @@ def test_ranks_take_what_the_run_has_said(tmp_path, large_graph):
     command = Command(tmp_path, files)
     command.arguments[2] = f"dataset.cache={cache}"
     libraries = cost_of_libraries()
-    peaks, said = launch(command, [], "train.steps=20")
+    peaks, said = launch(command, "train.steps=20")
     print(re.search(r"memory: .*", said)[0])
     estimate = command.result["memory_estimate"]
     limit = round((1 + TOLERANCE) * estimate)
     assert limit < ENTITIES * DIM * 2 * 4  # the table with Adagrad's sums, which no rank could hold
     with groups(RANKS) as within:
-        for group in within:
-            group.limit(libraries + limit)
-        again, _ = launch(command, within, "train.steps=30", "resume=auto")
+        again, _ = launch(
+            *(command, "train.steps=30", "resume=auto"),
+            within=within,
+            limit=libraries + limit,
+            begins=libraries + estimate // 4,
+        )
         enforced = "a limit that the system enforces" if within else "not enforced, as there are no control groups"
     for what, found in (("trained", peaks), ("resumed", again)):
         own = [peak - libraries for peak in found]
