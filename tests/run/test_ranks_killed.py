@@ -23,7 +23,7 @@ RUN = (
     *("scoring=negatives", f"train.steps={STEPS}", "checkpoint.every_steps=4", "checkpoint.every_epochs=0"),
     *("evaluation.every_steps=7", "evaluation.every_epochs=0", "schedule=plateau", "schedule.patience=0"),
 )
-MOMENTS = ("start", "checkpoint", "evaluation", "step")
+MOMENTS = ("checkpoint", "start", "evaluation", "step")
 
 
 @contextmanager
