@@ -246,6 +246,7 @@ class _Session:
         """Everything that is known at the end goes to the record."""
         seconds = self._stages.seconds
         name = trainer.evaluator.objective_name
+        peaks = self._world.gather("the peak memory", environment.peak_rss())
         self._record.update(
             status=status,
             step=trainer.step,
@@ -256,7 +257,8 @@ class _Session:
             metrics=metrics,
             triples_per_second=trainer.trained / seconds["train"] if trainer.trained else None,
             seconds=seconds,
-            peak_rss=max(self._world.gather("the peak memory", environment.peak_rss())),
+            peak_rss=max(peaks),
+            peak_rss_of_ranks=peaks,
         )
 
     def _show(self, metrics: dict[str, float]) -> None:

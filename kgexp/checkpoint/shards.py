@@ -18,8 +18,8 @@ from torch import Tensor
 
 from kgexp.errors import CheckpointError
 
-#: Bytes written or read at a time.
-_PIECE = 32 << 20
+#: Bytes written or read at a time; reading holds three times as many.
+_PIECE = 4 << 20
 
 _DTYPES = {
     torch.float32: "F32",

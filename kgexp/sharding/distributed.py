@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kgexp.environment import device_identity
+from kgexp.errors import RankError
 from kgexp.sharding.base import Sharding
 from kgexp.sharding.exchange import Exchange, GroupExchange
 from kgexp.sharding.groups import gloo_group, nccl_group
@@ -44,6 +45,14 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.open`."""
         if world.size == 1:
             return
+        try:
+            self._connect(world, device)
+        except RuntimeError as error:  # also of a rank that died meanwhile
+            reason = " ".join(str(error).split())
+            raise RankError(f"the ranks could not be connected ({reason}): {world.whereabouts()}") from error
+
+    def _connect(self, world: World, device: torch.device) -> None:
+        """Makes both groups."""
         place, cpu = (world.rank, world.size, self.timeout), torch.device("cpu")
         self._control = GroupExchange(gloo_group(world.store, "control", *place, world.one_machine), cpu, world)
         self._device = device

@@ -18,8 +18,8 @@ from kgexp.sharding.rounding import rounded
 from kgexp.sharding.table import Block
 from kgexp.storage.base import Storage
 
-#: Numbers drawn at a time when rows are filled.
-_FILL = 1 << 22
+#: Numbers drawn at a time when rows are filled; drawing holds several times as many in float64.
+_FILL = 1 << 18
 
 #: What the weights are called among the tensors of the state.
 WEIGHT = "weight"

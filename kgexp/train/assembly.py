@@ -34,11 +34,20 @@ from kgexp.train.step import Objective
 from kgexp.train.trainer import Trainer
 from kgexp.world import ALONE, World
 
+#: Bytes of a number in float64, in which rows are drawn and queries ranked; of an id.
+_DOUBLE = _ID = 8
+
 #: Losses that may wait on a GPU before they are looked at, so that steps need not wait for it.
 _PENDING_LOSSES = 64
 
 #: Bytes of hashes, of what makes them and of masks for every number that dropout decides about.
 _HASH_BYTES = 7
+
+#: Bytes besides, at most, while rows are drawn, loaded or scored again, some at a time; malloc may keep them for later.
+_PIECE_BYTES = 12 << 20
+
+#: Bytes of what connects a rank to others: two groups, threads, and what malloc sets aside for each of these.
+_CONNECTION_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -98,8 +107,11 @@ class Parts:
         evaluation = self.config["evaluation"]
         block = min(extent.rows, evaluation["block"])
         work = (scoring.working_numbers(extent) + self._auxiliary_numbers(extent)) * itemsize
-        # Scores, two comparisons and their sums, for every query of a batch against a block.
-        ranking = evaluation["queries"] * block * (itemsize + 4)
+        # Scores, two comparisons and their sums, for every query of a batch against a block; the error bounds of the
+        # block; rows of queries and answers, as they come and in float64.
+        ranking = (
+            evaluation["queries"] * (block * (itemsize + 4) + 6 * model.dim * _DOUBLE) + block * model.dim * itemsize
+        )
         if self._placement.weight_dtype is not None:  # rows that are scored are copies
             work += scoring.placed_entities(extent.batch, extent.entities) * model.dim * itemsize
             ranking += block * model.dim * itemsize
@@ -108,8 +120,10 @@ class Parts:
             "ranking": ranking if evaluation["splits"] else 0,
         }
         state = 0
+        if self.device.type == "cpu":
+            parts["pieces of rows"] = min(_PIECE_BYTES, 3 * extent.rows * model.dim * _DOUBLE)
         if ranks > 1:
-            parts["exchange"] = self._exchange_bytes(extent)
+            parts["exchange"] = self._exchange_bytes(extent) + (_CONNECTION_BYTES if self.device.type == "cpu" else 0)
         if storage.in_memory:
             entity = self._table_bytes(extent.rows, model.dim)
             relation = self._table_bytes(self._relation_rows, model.relation_dim)
@@ -227,7 +241,8 @@ class Parts:
         """Bytes that rows take on their way: what this rank sends and gets, both ways, and its sum for each row."""
         scoring = self.objective.scoring
         wanted = min(extent.entities, scoring.placed_entities(extent.batch, extent.entities))
-        return 5 * wanted * extent.dim * self.dtype.itemsize
+        # Of this step and of the next, which is planned meanwhile: ids, who wants them, and where they stand.
+        return wanted * (5 * extent.dim * self.dtype.itemsize + 2 * 8 * _ID)
 
     def _auxiliary_numbers(self, extent: Extent) -> int:
         """The most numbers that the auxiliary objective holds in a step."""

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from kgexp.errors import NonFiniteError
 from kgexp.sharding.table import Table
 
-#: Rows looked at at a time.
-_ROWS = 1 << 16
+#: Numbers looked at at a time.
+_NUMBERS = 1 << 20
 
 
 def check_finite(tables: Iterable[Table], step: int) -> None:
@@ -17,7 +17,8 @@ def check_finite(tables: Iterable[Table], step: int) -> None:
     """
     for table in tables:
         for name, tensor in table.state_tensors().items():
-            for piece in tensor.split(_ROWS):
+            rows = max(1, _NUMBERS // max(1, tensor[:1].numel()))
+            for piece in tensor.split(rows):
                 if not piece.isfinite().all():
                     raise NonFiniteError(
                         f"after step {step}, {table.name}.{name} holds NaN or infinity, so this step was not saved: "

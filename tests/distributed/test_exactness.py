@@ -8,6 +8,7 @@ import torch
 from rank_threads import as_ranks
 
 from kgexp.data.load import load
+from kgexp.scoring.share import Share
 from kgexp.storage.memory import MemoryStorage
 from kgexp.train.assembly import Parts
 from kgexp.train.step import prepare, run_step
@@ -114,7 +115,7 @@ def test_only_distinct_remote_rows_travel(configured, graph):
         entity, relation = parts.tables(MemoryStorage())
         batches, counts, ids = parts.batches(), [], []
         for step in range(steps):
-            work = prepare(parts.objective, N, batches(step), parts.sharding.plan)
+            work = prepare(parts.objective, graph.num_entities, batches(step), parts.sharding.plan)
             before = parts.sharding.exchange.sent
             run_step(parts.objective, entity, relation, work)
             counts.append(parts.sharding.exchange.sent - before)
@@ -126,7 +127,7 @@ def test_only_distinct_remote_rows_travel(configured, graph):
         return counts, ids
 
     of_ranks = as_ranks(ranks, sent)
-    own = [range(N * rank // ranks, N * (rank + 1) // ranks) for rank in range(ranks)]
+    own = [range(*Share(rank, ranks).of(graph.num_entities)) for rank in range(ranks)]
     for rank, (counts, ids) in enumerate(of_ranks):
         for step in range(steps):
             gradients = len(ids[step] - set(own[rank]))

@@ -43,7 +43,7 @@ class Command:
         out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def wait_for_step(self, process: subprocess.Popen, step: int, seconds: float = 60) -> None:
+    def wait_for_step(self, process: subprocess.Popen, step: int, seconds: float = 180) -> None:
         """Until metrics.jsonl has a row of `step`, which is written in the middle of the step's work."""
         deadline = time.monotonic() + seconds
         while process.poll() is None and (not (rows := self.rows()) or rows[-1]["step"] < step):
