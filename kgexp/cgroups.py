@@ -8,23 +8,23 @@ _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def free_memory(root: Path) -> int | None:
-    """Bytes, or None where the system does not tell.
+def free_memory(root: Path) -> dict[str, int]:
+    """Bytes that each thing which bounds the process leaves: the machine and every control group around it, by their
+    names; nothing where the system does not tell.
 
     Args:
         root: of the file system that holds `proc` and `sys`.
     """
-    free = []
+    free = {}
     meminfo = root / "proc/meminfo"
     if meminfo.is_file():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        free.append(int(fields["MemAvailable"].split()[0]) * 1024)
-    free += _groups(root)
-    return min(free) if free else None
+        free["machine"] = int(fields["MemAvailable"].split()[0]) * 1024
+    return free | dict(_groups(root))
 
 
-def _groups(root: Path) -> Iterator[int]:
-    """What each control group around the process leaves, from its own up to the topmost."""
+def _groups(root: Path) -> Iterator[tuple[str, int]]:
+    """The name of each control group around the process, from its own up to the topmost, and what it leaves."""
     membership = root / "proc/self/cgroup"
     for line in membership.read_text().splitlines() if membership.is_file() else ():
         _, controllers, path = line.split(":", 2)
@@ -38,7 +38,7 @@ def _groups(root: Path) -> Iterator[int]:
         own = Path(path.lstrip("/"))
         for part in (own, *own.parents):
             if (left := _left(top / part, *names)) is not None:
-                yield left
+                yield str(part), left
 
 
 def _left(folder: Path, limit: str, usage: str, reclaimable: str) -> int | None:

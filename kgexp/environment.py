@@ -46,7 +46,7 @@ def choose_device(name: str, key: str = "train.device", local_rank: int | None =
 
 
 def device_identity(device: torch.device) -> str:
-    """What tells a device from every other one of the job's machines; ranks with the same share its memory."""
+    """What tells a device from every other one of the job's machines."""
     name = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
     return f"{socket.gethostname()}/{name}"
 
@@ -85,11 +85,14 @@ def peak_rss() -> int:
     return peak if platform.system() == "Darwin" else peak * 1024
 
 
-def available_memory(device: torch.device) -> int | None:
-    """Bytes that this process may still take on the device; None if unknown."""
+def available_memory(device: torch.device) -> dict[str, int]:
+    """Bytes that are still to be had on the device, by what bounds them: the device, or the machine and the control
+    groups around this process. Who is bounded by the same name shares them; empty where nothing is known."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return free_memory(Path("/"))
+        free = {str(torch.cuda.get_device_properties(device).uuid): int(torch.cuda.mem_get_info(device)[0])}
+    else:
+        free = free_memory(Path("/"))
+    return {f"{socket.gethostname()}/{name}": left for name, left in free.items()}
 
 
 def _version(name: str) -> str | None:

@@ -145,10 +145,10 @@ class _Session:
                 )
 
     def _free(self, device: torch.device) -> int | None:
-        """Bytes that this rank may take on a device that it may share with others."""
-        mine, free = environment.device_identity(device), environment.available_memory(device)
-        sharing = self._world.gather("the devices", mine).count(mine)
-        return None if free is None else free // sharing
+        """Bytes that this rank may take on a device, of what it shares with others an equal part; None is unknown."""
+        free = environment.available_memory(device)
+        bounds = [name for names in self._world.gather("free memory", list(free)) for name in names]
+        return min((left // bounds.count(name) for name, left in free.items()), default=None)
 
     def _train_and_test(self, parts: Parts, graph: Graph, entity: Table, relation: Table, stop: StopSignal) -> None:
         tables = {"entity": entity, "relation": relation}

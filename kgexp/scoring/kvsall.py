@@ -34,9 +34,9 @@ class KvsAll(AllEntities):
         parts = losses.split([len(part) for part in queries])
         return weighted_mean(dict(zip(self.sides, parts, strict=True)), batch)
 
-    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+    def placed_entities(self, extent: Extent) -> int:
         """See `ScoringTechnique.placed_entities`."""
-        return 2 * batch_size + min(num_entities, self.block_size(batch_size, itemsize=4))
+        return 2 * extent.batch + min(extent.rows, self.block_size(extent.whole, itemsize=4))
 
     def working_numbers(self, extent: Extent) -> int:
         """See `ScoringTechnique.working_numbers`. The answers' own scores and ids are fewer than the scores."""

@@ -107,20 +107,25 @@ class NegativeSampling(ScoringTechnique):
             )
         return drawn
 
+    @property
+    def kept_bytes(self) -> int:
+        """See `ScoringTechnique.kept_bytes`."""
+        return 0 if self._sampler is None else self._sampler.kept_bytes
+
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
         """See `ScoringTechnique.loss`."""
         return weighted_mean({side: self._side(model, loss, side, batch, rows) for side in self.sides}, batch)
 
-    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+    def placed_entities(self, extent: Extent) -> int:
         """See `ScoringTechnique.placed_entities`."""
-        chunks = -(-batch_size // self.chunk_size)
-        return 2 * batch_size + len(self.sides) * chunks * self.negatives
+        # A part that begins within a chunk ends in one more.
+        chunks = min(-(-extent.batch // self.chunk_size) + 1, -(-extent.whole // self.chunk_size))
+        return 2 * extent.batch + len(self.sides) * chunks * self.negatives
 
     def working_numbers(self, extent: Extent) -> int:
         """See `ScoringTechnique.working_numbers`."""
         batch_size, dim = extent.batch, extent.dim
-        chunks = -(-batch_size // self.chunk_size)
-        rows = 2 * batch_size + len(self.sides) * chunks * self.negatives
+        rows = self.placed_entities(extent)
         # Rows: distinct, spread over their places, and the gradients of both; queries and their parts come on top.
         scores = (3 if self.mask == "none" else 5) * len(self.sides) * batch_size * self.negatives
         return 4 * rows * dim + 6 * len(self.sides) * batch_size * dim + scores

@@ -31,9 +31,10 @@ class OneVsAll(AllEntities):
         losses = self.losses(joined, targets, sizes, model, loss, entity, rows.drop)
         return weighted_mean(dict(zip(self.sides, losses.chunk(len(self.sides)), strict=True)), batch)
 
-    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+    def placed_entities(self, extent: Extent) -> int:
         """See `ScoringTechnique.placed_entities`."""
-        return 2 * batch_size + min(num_entities, self.block_size(len(self.sides) * batch_size, itemsize=4))
+        block = self.block_size(len(self.sides) * extent.whole, itemsize=4)
+        return 2 * extent.batch + min(extent.rows, block)
 
     def working_numbers(self, extent: Extent) -> int:
         """See `ScoringTechnique.working_numbers`."""

@@ -23,9 +23,9 @@ class OneVsSample(NegativeSampling):
     def __init__(self, samples: int = 1000, sides: str = "both", mask: str = "equal") -> None:
         super().__init__(samples, chunk_size=sys.maxsize, sides=sides, mask=mask)
 
-    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+    def placed_entities(self, extent: Extent) -> int:
         """See `ScoringTechnique.placed_entities`."""
-        return 2 * batch_size + len(self.sides) * min(self.negatives, num_entities)
+        return 2 * extent.batch + len(self.sides) * min(self.negatives, extent.entities)
 
     def working_numbers(self, extent: Extent) -> int:
         """See `ScoringTechnique.working_numbers`."""

@@ -11,6 +11,9 @@ from kgexp.randomness import Int64, integers, uniform
 class Sampler(ABC):
     """A distribution over the entities."""
 
+    #: Bytes that it keeps.
+    kept_bytes = 0
+
     @abstractmethod
     def draw(self, stream: int, counters: Int64) -> Int64:
         """An entity for every counter int64[…], of the random stream `stream`."""
@@ -42,6 +45,7 @@ class Degree(Sampler):
         weights = degrees.astype(np.float64) ** exponent
         cumulative = np.cumsum((1 - uniform_share) * weights / weights.sum() + uniform_share / n)
         self._cumulative = cumulative / cumulative[-1]
+        self.kept_bytes = self._cumulative.nbytes
 
     def draw(self, stream: int, counters: Int64) -> Int64:
         """See `Sampler.draw`."""

@@ -51,6 +51,11 @@ class ScoringTechnique(ABC):
     def prepare(self, graph: Graph) -> None:  # noqa: B027 - most techniques need nothing
         """Takes what it needs of the graph, once, before the first step: nothing, unless a technique says so."""
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that it keeps beside the graph once it is prepared."""
+        return 0
+
     def choose(self, batch: Batch, seed: int) -> Batch:
         """The batch with the examples that it gives, where that is not every trained side of every triple. A
         function of the batch and of the seed alone."""
@@ -69,7 +74,7 @@ class ScoringTechnique(ABC):
         """
 
     @abstractmethod
-    def placed_entities(self, batch_size: int, num_entities: int) -> int:
+    def placed_entities(self, extent: Extent) -> int:
         """The most entity rows that a step scores at once, counted in every place they take: what dropout copies."""
 
     @abstractmethod

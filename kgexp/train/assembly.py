@@ -113,12 +113,14 @@ class Parts:
             evaluation["queries"] * (block * (itemsize + 4) + 6 * model.dim * _DOUBLE) + block * model.dim * itemsize
         )
         if self._placement.weight_dtype is not None:  # rows that are scored are copies
-            work += scoring.placed_entities(extent.batch, extent.entities) * model.dim * itemsize
+            work += scoring.placed_entities(extent) * model.dim * itemsize
             ranking += block * model.dim * itemsize
         parts = {
-            "a step": work + self._dropout_bytes(extent.batch),
+            "a step": work + self._dropout_bytes(extent),
             "ranking": ranking if evaluation["splits"] else 0,
         }
+        if kept := scoring.kept_bytes + self._query_bytes:
+            parts["indices"] = kept
         state = 0
         if self.device.type == "cpu":
             parts["pieces of rows"] = min(_PIECE_BYTES, 3 * extent.rows * model.dim * _DOUBLE)
@@ -237,10 +239,16 @@ class Parts:
         owners, own = self.sharding.owners(n, ranks), max(Share(0, ranks).sizes(whole))
         return Extent(own, whole if owners.ranks > 1 else own, max(owners.sizes()), n, self.objective.model.dim)
 
+    @property
+    def _query_bytes(self) -> int:
+        """Bytes of the sorted queries that batches of queries keep: of each side a place a triple and one a query."""
+        scoring = self.objective.scoring
+        return 2 * _ID * len(scoring.sides) * len(self.graph.train) if scoring.by_query else 0
+
     def _exchange_bytes(self, extent: Extent) -> int:
         """Bytes that rows take on their way: what this rank sends and gets, both ways, and its sum for each row."""
         scoring = self.objective.scoring
-        wanted = min(extent.entities, scoring.placed_entities(extent.batch, extent.entities))
+        wanted = min(extent.entities, scoring.placed_entities(extent))
         # Of this step and of the next, which is planned meanwhile: ids, who wants them, and where they stand.
         return wanted * (5 * extent.dim * self.dtype.itemsize + 2 * 8 * _ID)
 
@@ -280,15 +288,15 @@ class Parts:
             )
         return Averaging(tables, cadence, begin)
 
-    def _dropout_bytes(self, batch_size: int) -> int:
+    def _dropout_bytes(self, extent: Extent) -> int:
         """Bytes that dropout adds to a step: hashes and masks, the factors, the rows and their gradient."""
         model, scoring = self.objective.model, self.objective.scoring
         numbers = 0
         if model.entity_dropout:
-            numbers += scoring.placed_entities(batch_size, self.graph.num_entities) * model.dim
+            numbers += scoring.placed_entities(extent) * model.dim
         if model.relation_dropout:
             every = 0 if self.objective.auxiliary is None else self._relation_rows
-            numbers += (len(scoring.sides) * batch_size + every) * model.relation_dim
+            numbers += (len(scoring.sides) * extent.batch + every) * model.relation_dim
         return numbers * (3 * self.dtype.itemsize + _HASH_BYTES)
 
     def _table_bytes(self, rows: int, dim: int) -> tuple[int, int]:
