@@ -114,8 +114,11 @@ class GroupExchange(Exchange):
         try:
             work.wait()
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise RankError(f"{what} failed ({reason}): {self._world.whereabouts()}") from error
+            reason = " ".join(str(error).split()).partition(". This is typically caused")[0]
+            raise RankError(
+                f"rank {self.rank} lost another rank in {what} ({reason}): {self._world.whereabouts()}. Look into the "
+                "log of the one that ended; continue the run with resume=auto."
+            ) from error
 
 
 def _padded(part: Tensor, size: int) -> Tensor:
