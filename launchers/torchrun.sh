@@ -4,10 +4,10 @@
 #
 #   launchers/torchrun.sh --nproc-per-node=4 sharding=rowwise model.dim=400
 #
-# On several machines it is the same line on each; FOLDER is on a disk that all of them see, and node1 is one of them,
-# with a free port:
+# On several machines it is the same line on each, in a folder that all of them see; node1 is one of them, with a free
+# port:
 #
-#   launchers/torchrun.sh --nnodes=2 --rdzv-endpoint=node1:29400 --nproc-per-node=4 sharding=rowwise hydra.run.dir=FOLDER
+#   launchers/torchrun.sh --nnodes=2 --rdzv-endpoint=node1:29400 --nproc-per-node=4 sharding=rowwise model.dim=400
 #
 # With --nnodes=1:2 the run goes on with one machine when the other is lost, unless that is node1.
 # GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network interface where the host's name leads to another one.

@@ -32,9 +32,9 @@ def success(config: dict[str, Any], folder: str, world: World) -> float:
     return 0.5 + world.rank
 
 
-def alone(config: dict[str, Any], folder: str) -> int:
+def alone(config: dict[str, Any], folder: str) -> float:
     """Leaves its process in place of a result."""
-    return os.getpid()
+    return float(os.getpid())
 
 
 def refuses(config: dict[str, Any], folder: str, world: World) -> None:
