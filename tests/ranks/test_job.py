@@ -73,23 +73,6 @@ def test_ranks_that_the_sharding_cannot_use_are_refused_once(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.slow
-def test_torchrun_starts_ranks_again_and_they_come_back_to_their_folder(tmp_path):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    result = subprocess.run(
-        [sys.executable, *torchrun, "--monitor-interval=0.1", str(HERE / "command.py"), "restarts", str(tmp_path), "1"],
-        env=variables(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert result.returncode == 0, result.stderr
-    (folder,) = tmp_path.iterdir()
-    assert [(folder / f"attempts{rank}").read_text() for rank in range(2)] == ["01", "01"]
-    assert (folder / "result").read_text() == '["auto", 2]'
-
-
 PLACE = "hydra.run.dir='/runs/a b'"
 
 
