@@ -13,15 +13,18 @@ import torch
 from kgexp import __version__
 from kgexp.cgroups import free_memory
 from kgexp.errors import ConfigError
-from kgexp.threads import thread_count
+from kgexp.threads import thread_count, usable_cpus
+from kgexp.world import ALONE, World
 
 _LIBRARIES = ("torch", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
 
 
-def set_threads(threads: int | str, ranks: int = 1) -> int:
+def set_threads(threads: int | str, world: World = ALONE) -> int:
     """Pins the number of threads of every operation (`thread_count`) and returns it: sums are cut by it, so it is
-    part of what makes a run repeatable."""
-    count = thread_count(threads, ranks)
+    part of what makes a run repeatable. `auto` shares cores among the ranks that may run on the same ones: all of a
+    machine, unless a launcher such as Slurm has given each its own."""
+    mine = [socket.gethostname(), *usable_cpus()]
+    count = thread_count(threads, world.gather("the cores", mine).count(mine))
     torch.set_num_threads(count)
     return count
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,7 +41,7 @@ class StoreWorld(World):
     """A `World` over any torch store; a context, in which a thread tells the others that this rank is alive.
 
     A rank that is slow is waited for as long as its heart beats, however long that takes; one whose heartbeat does
-    not come for `timeout` seconds is given up.
+    not come for `timeout` seconds is given up; one whose process was on this machine and is no more, at once.
 
     Args:
         store: the ranks' own: none may have used its keys before. Process groups prefix their keys.
@@ -142,12 +143,15 @@ class StoreWorld(World):
     def _listen(self, name: str, ranks: Sequence[int]) -> list[Any]:
         """What the ranks said in the present call, once all have."""
         keys, pause = [f"{self._calls}/{rank}" for rank in ranks], 0.001
+        silent: list[int] = []
         try:
             while not self.store.check(keys):
                 if failed := self._failure():
                     raise RankError(failed)
                 missing = [rank for rank, key in zip(ranks, keys, strict=True) if not self.store.check([key])]
-                self._give_up(name, missing)
+                # Of the look before: what a rank says in its last moment is there by now.
+                self._give_up(name, missing, silent)
+                silent = [rank for rank in missing if self._silent(rank)]
                 time.sleep(pause)
                 pause = min(2 * pause, _LOOK)
             said = [json.loads(self.store.get(key)) for key in keys]
@@ -158,9 +162,9 @@ class StoreWorld(World):
                 raise RankError(f"rank {rank} has come to {there!r} where rank {self.rank} is at {name!r}.")
         return [value for _, value in said]
 
-    def _give_up(self, name: str, missing: Sequence[int]) -> None:
-        """Raises where one of the ranks that are waited for has been silent for too long."""
-        if any(self._silent(rank) for rank in missing):
+    def _give_up(self, name: str, missing: Sequence[int], silent: Sequence[int]) -> None:
+        """Raises where one of the ranks that are waited for will not come."""
+        if set(missing) & set(silent):
             words = "; ".join(self._about(rank) for rank in missing)
             raise RankError(
                 f"rank {self.rank} waited at {name!r} for {_ranks(missing)} in vain: {words}. Look into the log of "
@@ -182,8 +186,12 @@ class StoreWorld(World):
         return RankError(f"rank {self.rank} lost the ranks' common store, so its keeper ended ({text}): see its log.")
 
     def _silent(self, rank: int) -> bool:
-        """Whether another rank was not heard for longer than it may be."""
+        """Whether another rank has ended, or was not heard for longer than it may be."""
+        if rank not in self._heard:
+            self._hear(self.store, rank)  # without waiting for the thread's next turn
         heard = self._heard.get(rank)
+        if heard and _ended(heard.word):
+            return True
         beats, limit = (heard.beats, self.timeout) if heard else (0, self._start_timeout)
         return rank != self.rank and (self._beats - beats) * self._pause > limit
 
@@ -197,12 +205,12 @@ class StoreWorld(World):
         step = "" if word["step"] is None else f", step {word['step']}"
         return (
             f"rank {rank} (process {word['pid']} on {word['host']}): {word['stage']}{step}, heard {silence:.0f} s ago, "
-            f"there for {word['since'] + silence:.0f} s"
+            f"there for {word['since'] + silence:.0f} s{', its process has ended' if _ended(word) else ''}"
         )
 
     def _live(self, store: Store) -> None:
         """The thread: says where this rank is, hears where the others are."""
-        name = {"pid": os.getpid(), "host": socket.gethostname()}
+        name = {"pid": os.getpid(), "host": socket.gethostname(), "pids": _pids()}
         # The store ends with the process that keeps it; those who wait find out for themselves.
         with suppress(RuntimeError):
             while True:
@@ -230,6 +238,27 @@ class StoreWorld(World):
         heard = self._heard.get(rank)
         if heard is None or heard.word["beats"] != word["beats"]:
             self._heard[rank] = _Heard(word, time.monotonic(), self._beats)
+
+
+def _pids() -> str | None:
+    """A name of this machine, and of the container on it, within which process ids mean something; None without one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+
+
+def _ended(word: dict[str, Any]) -> bool:
+    """Whether a heartbeat came from a process that can be seen from here to be no more."""
+    if word["pids"] is None or word["pids"] != _pids():
+        return False
+    try:
+        os.kill(word["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def _ranks(ranks: Sequence[int]) -> str:

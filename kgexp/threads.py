@@ -4,18 +4,22 @@ import os
 from pathlib import Path
 
 
+def usable_cpus() -> list[int]:
+    """The processors that this process may run on, in order."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def physical_cores() -> int:
     """Physical cores that this process may run on (hyper-threads of one core slow matrix products down)."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = set()
-    for cpu in allowed:
+    for cpu in usable_cpus():
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
     return max(1, len(cores))
 
 
 def thread_count(threads: int | str, ranks: int = 1) -> int:
-    """Threads of a process out of `train.threads`; `auto` shares the physical cores among the machine's ranks."""
+    """Threads of a process out of `train.threads`; `auto` shares the physical cores among `ranks`."""
     return max(1, physical_cores() // ranks) if threads == "auto" else int(threads)
 
 

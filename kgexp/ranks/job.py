@@ -7,6 +7,7 @@ only the folder does not: the next attempt comes back to it.
 
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -39,6 +40,9 @@ class Job:
     """
 
     def __init__(self, launch: Launch) -> None:
+        # It tells all ranks that their time is nearly up. One that it ended before the run listens would leave the
+        # others waiting for it, and nobody would save.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
         let_idle_threads_sleep()
         from torch._C._distributed_c10d import PrefixStore
 

@@ -126,8 +126,11 @@ class GroupExchange(Exchange):
         try:
             start().wait()
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise RankError(f"{what} failed ({reason}): {self._world.whereabouts()}") from error
+            reason = " ".join(str(error).split()).partition(". This is typically caused")[0]
+            raise RankError(
+                f"rank {self.rank} lost another rank in {what} ({reason}): {self._world.whereabouts()}. Look into the "
+                "log of the one that ended; continue the run with resume=auto."
+            ) from error
         self.waited += time.perf_counter() - began
 
 

@@ -164,7 +164,7 @@ class _Steps:
 
 
 def _parts(config: dict[str, Any], world: World) -> Parts:
-    environment.set_threads(config["train"]["threads"], world.local_size)
+    environment.set_threads(config["train"]["threads"], world)
     device = environment.choose_device(config["train"]["device"], local_rank=world.local_rank)
     return Parts.of(config, load_together(config["dataset"], world), device, world)
 

@@ -41,6 +41,25 @@ def test_a_slurm_job_comes_back_to_its_folder_when_its_time_was_up(tmp_path, cod
         assert scontrol.read_text().split() == ["requeue", "77"]
 
 
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        (["--nproc-per-node=2"], ["--standalone", "--nproc-per-node=2"]),
+        (
+            ["--nnodes=1:2", "--rdzv-endpoint=a:1"],
+            ["--rdzv-backend=c10d", "--nnodes=1:2", "--rdzv-endpoint=a:1"],
+        ),
+        ([], ["--standalone"]),
+    ],
+)
+def test_options_of_torchrun_come_first_and_the_rest_is_for_kgexp(tmp_path, given, chosen):
+    python = stand_in(tmp_path, "python", 3)
+    assert launch(tmp_path, "torchrun.sh", *given, "sharding=rowwise", "name=a b", "--config-dir=c").returncode == 3
+    arguments = python.read_text().splitlines()
+    assert arguments[:2] == ["-m", "torch.distributed.run"]
+    assert arguments[-len(chosen) - 5 :] == [*chosen, "-m", "kgexp", "sharding=rowwise", "name=a b", "--config-dir=c"]
+
+
 def test_a_sweep_runs_in_the_background(tmp_path):
     python = stand_in(tmp_path, "python")
     result = launch(tmp_path, "sweep.sh", "models", "seed=3")

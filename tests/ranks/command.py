@@ -1,4 +1,4 @@
-"""A command for launched ranks: command.py WORKER HOME RUNS [hydra.run.dir=FOLDER] [resume=auto]"""
+"""A command for launched ranks: command.py WORKER HOME RUNS"""
 
 import sys
 import time
@@ -14,16 +14,15 @@ def main() -> None:
     if launch.rank > 0:
         sys.exit(follow(launch))
     with leading(launch):
-        worker, home, runs, *rest = sys.argv[1:]
-        given = {key: value.strip("'") for key, _, value in (argument.partition("=") for argument in rest)}
-        folder = given.get("hydra.run.dir", f"{home}/{time.time_ns()}")
-        Path(folder).mkdir(exist_ok=True)
+        worker, home, runs = sys.argv[1:]
+        folder = f"{home}/{time.time_ns()}"
+        Path(folder).mkdir()
         handler = {"class": "logging.FileHandler", "filename": f"{folder}/log"}
         root = {"handlers": ["file"]}
         job_logging = {"version": 1, "disable_existing_loggers": False, "handlers": {"file": handler}, "root": root}
         values = []
         for run in range(int(runs)):
-            config = {"sharding": {"ranks": "auto"}, "resume": given.get("resume"), "run": run}
+            config = {"sharding": {"ranks": "auto"}, "run": run}
             try:
                 values.append(start(config, folder, job_logging, f"workers.{worker}"))
             except KgexpError as error:

@@ -1,9 +1,13 @@
 """Ranks that were launched: rank 0 leads, the others follow."""
 
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +23,14 @@ def variables(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]), "OMP_NUM_THREADS": "1"} | more
 
 
-def launch(folder: Path, *command: str, size: int = 2) -> list[tuple[int, str, str]]:
-    """Starts the ranks as a launcher without a store of its own; exit code, output and errors of each."""
+def start(folder: Path, *command: str, size: int = 2) -> Iterator[subprocess.Popen[str]]:
+    """Starts the ranks, the last one first, as a launcher without a store of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
+    for rank in reversed(range(size)):
+        yield subprocess.Popen(
             [sys.executable, *command],
             env=variables(RANK=str(rank), LOCAL_RANK=str(rank), **shared),
             cwd=folder,
@@ -34,14 +38,16 @@ def launch(folder: Path, *command: str, size: int = 2) -> list[tuple[int, str, s
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(size)
-    ]
-    ends = [rank.communicate(timeout=100) for rank in ranks]
-    return [(rank.returncode, *end) for rank, end in zip(ranks, ends, strict=True)]
+
+
+def ends(ranks: Iterable[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of the ranks, rank 0 first."""
+    said = [(rank, *rank.communicate(timeout=100)) for rank in list(ranks)]
+    return [(rank.returncode, out, err) for rank, out, err in reversed(said)]
 
 
 def test_the_others_follow_rank_0_through_the_runs_of_a_sweep_though_one_fails(tmp_path):
-    first, second = launch(tmp_path, str(HERE / "command.py"), "sometimes", str(tmp_path), "2")
+    first, second = ends(start(tmp_path, str(HERE / "command.py"), "sometimes", str(tmp_path), "2"))
     assert first == (0, "['rank 1 failed: the first run is refused.', 1.0]\n", "")
     assert second == (0, "", "error: rank 1: the first run is refused.\n")
     (folder,) = tmp_path.iterdir()
@@ -49,28 +55,22 @@ def test_the_others_follow_rank_0_through_the_runs_of_a_sweep_though_one_fails(t
     assert (folder / "log").read_text() == "rank 1: the first run is refused.\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the signals that are held back in /proc")
+def test_a_rank_that_is_told_to_save_before_the_run_listens_goes_on_to_it(tmp_path):
+    (rank,) = start(tmp_path, str(HERE / "command.py"), "alone", str(tmp_path), "1", size=1)
+    usr2, deadline = 1 << (signal.SIGUSR2 - 1), time.monotonic() + 60
+    while not int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{rank.pid}/status").read_text())[1], 16) & usr2:
+        assert rank.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    rank.send_signal(signal.SIGUSR2)
+    assert ends([rank]) == [(0, f"[{rank.pid}.0]\n", "")]
+
+
 def test_ranks_that_the_sharding_cannot_use_are_refused_once(tmp_path):
-    first, second = launch(tmp_path, "-m", "kgexp", "hydra.run.dir=run")
+    first, second = ends(start(tmp_path, "-m", "kgexp", "hydra.run.dir=run"))
     assert first[0] == 2 and first[2].startswith("error: 2 ranks were launched, but this sharding runs in one process")
     assert second == (2, "", "")
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
-
-
-@pytest.mark.slow
-def test_torchrun_starts_ranks_again_and_they_come_back_to_their_folder(tmp_path):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    result = subprocess.run(
-        [sys.executable, *torchrun, "--monitor-interval=0.1", str(HERE / "command.py"), "restarts", str(tmp_path), "1"],
-        env=variables(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert result.returncode == 0, result.stderr
-    (folder,) = tmp_path.iterdir()
-    assert [(folder / f"attempts{rank}").read_text() for rank in range(2)] == ["01", "01"]
-    assert (folder / "result").read_text() == '["auto", 2]'
 
 
 PLACE = "hydra.run.dir='/runs/a b'"

@@ -1,5 +1,10 @@
 """The world over a store: ranks are threads here, each with its own `StoreWorld`."""
 
+import json
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -69,6 +74,28 @@ def test_ranks_tell_each_other_values_again_and_again(worlds, tmp_path, kind):
     for turn in range(5):
         one += [[{"rank": rank, "turn": turn} for rank in range(3)], [turn, None]]
     assert together(worlds(shared), talk) == [one] * 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing names a machine's process ids")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_rank_whose_process_has_ended_is_given_up_at_once_where_that_can_be_seen(worlds, there):
+    store = HashStore()
+    (first,) = worlds([store, store], living=1)[:1]
+    child = subprocess.Popen(["true"])
+    child.wait()
+    pids = Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    word = {"beats": 1, "stage": "train", "step": 7, "since": 0, "pid": child.pid, "host": "here"}
+    store.set("heart/1", json.dumps(word | {"pids": pids if there else "another machine's"}))
+    if there:
+        with pytest.raises(
+            RankError, match=r"at 'trained' for rank 1 in vain: .*step 7.*, its process has ended\. Look"
+        ):
+            first.barrier("trained")
+    else:
+        said = threading.Timer(0.3, lambda: store.set("1/1", json.dumps(["trained", None])))
+        said.start()
+        first.barrier("trained")
+        said.join()
 
 
 def test_what_was_read_by_all_is_deleted(worlds):

@@ -1,7 +1,6 @@
 """What ranks do in the tests: `worker(config, folder, world)`, as `kgexp.run.run`."""
 
 import ctypes
-import json
 import os
 import signal
 import sys
@@ -32,9 +31,9 @@ def success(config: dict[str, Any], folder: str, world: World) -> float:
     return 0.5 + world.rank
 
 
-def alone(config: dict[str, Any], folder: str) -> int:
+def alone(config: dict[str, Any], folder: str) -> float:
     """Leaves its process in place of a result."""
-    return os.getpid()
+    return float(os.getpid())
 
 
 def refuses(config: dict[str, Any], folder: str, world: World) -> None:
@@ -95,18 +94,6 @@ def trains(config: dict[str, Any], folder: str, world: World) -> None:
             time.sleep(0.01)
         Path(folder, f"stopped{world.rank}").write_text(f"{step} {stop.requested.name}")
         stop.finish()
-
-
-def restarts(config: dict[str, Any], folder: str, world: World) -> float:
-    """Rank 1 is killed in the first attempt."""
-    with open(Path(folder, f"attempts{world.rank}"), "a") as file:
-        file.write(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    world.barrier("come")
-    if world.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-    world.barrier("trained")
-    Path(folder, "result").write_text(json.dumps([config["resume"], world.size]))
-    return 1.0
 
 
 def sometimes(config: dict[str, Any], folder: str, world: World) -> float:
