@@ -102,7 +102,6 @@ class DistributedSharding(Sharding, ABC):
         return Plan(
             entity=self._entity_route(entity, cut, torch.cat(pieces[::2]), [count for count, _ in counts]),
             relation=ReplicatedRoute.of(relation, torch.cat(pieces[1::2]), self._device),
-            exchange=self._exchange,
             signals=tuple(code for code in got[:, 2].tolist() if code),
         )
 

@@ -13,7 +13,11 @@ import torch
 from torch import Tensor
 
 from kgexp.errors import RankError
+from kgexp.sharding.owners import Owners
 from kgexp.world import World
+
+#: Numbers that are summed in one exchange, of all of them, rather than in two, of parts.
+_AT_ONCE = 1 << 14
 
 
 class Exchange:
@@ -44,10 +48,16 @@ class Exchange:
         return values
 
 
+#: Over one rank.
+ALONE = Exchange()
+
+
 class GroupExchange(Exchange):
     """The same over the ranks of a process group, and the exchange of rows between them.
 
-    Nothing is asked of the group that gloo lacks: parts of different sizes are padded where gloo wants equal ones.
+    All of it is made of one collective, `all_to_all_single`: gloo's fastest by far for small tensors (0.2 ms where its
+    all-reduce takes 1.6 ms), the only one for which it takes parts of different sizes, and it leaves the order of sums
+    to us.
 
     Args:
         group: a process group, or one of its backends; never the default one, so that threads can be ranks.
@@ -66,35 +76,23 @@ class GroupExchange(Exchange):
 
     def all_gather(self, part: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `Exchange.all_gather`."""
-        widest = max(sizes)
-        if not widest:
-            return part
-        mine = self._here(_padded(part, widest))
-        everyone = mine.new_empty(self.ranks * widest, *part.shape[1:])
-        self._wait("all_gather", lambda: self._group._allgather_base(everyone, mine))
-        if min(sizes) < widest:
-            pieces = everyone.split(widest)
-            everyone = torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
-        return everyone.to(part.device)
+        return self.all_to_all(torch.cat([part] * self.ranks), [len(part)] * self.ranks, sizes)
 
     def reduce_scatter(self, values: Tensor, sizes: Sequence[int]) -> Tensor:
-        """See `Exchange.reduce_scatter`."""
-        widest = max(sizes)
-        if not widest:
-            return values
-        everyone = values
-        if min(sizes) < widest:
-            everyone = torch.cat([_padded(piece, widest) for piece in values.split(list(sizes))])
-        everyone = self._here(everyone)
-        mine = everyone.new_empty(widest, *values.shape[1:])
-        self._wait("reduce_scatter", lambda: self._group._reduce_scatter_base(mine, everyone))
-        return mine[: sizes[self.rank]].to(values.device)
+        """See `Exchange.reduce_scatter`; rank 0's values come first in the sum, and so on."""
+        mine = sizes[self.rank]
+        parts = self.all_to_all(values, sizes, [mine] * self.ranks)
+        return _sum(parts.unflatten(0, (self.ranks, mine)))
 
     def all_sum(self, values: Tensor) -> Tensor:
-        """See `Exchange.all_sum`."""
-        total = self._here(values)
-        self._wait("all_reduce", lambda: self._group.allreduce([total]))
-        return values if total is values else values.copy_(total)
+        """See `Exchange.all_sum`; in the order of the ranks."""
+        flat = values.reshape(-1)
+        if len(flat) <= _AT_ONCE:
+            total = _sum(self.all_gather(flat, [len(flat)] * self.ranks).unflatten(0, (self.ranks, len(flat))))
+        else:
+            sizes = Owners(len(flat), self.ranks).sizes()
+            total = self.all_gather(self.reduce_scatter(flat, sizes), sizes)
+        return values.copy_(total.reshape(values.shape))
 
     def rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
         """Rows float[Σ send, d], the first `send[0]` of them for rank 0 and so on, for what the others send here:
@@ -134,10 +132,9 @@ class GroupExchange(Exchange):
         self.waited += time.perf_counter() - began
 
 
-def _padded(part: Tensor, size: int) -> Tensor:
-    """A part with rows of zeros after it, so that there are `size`."""
-    if len(part) == size:
-        return part
-    padded = part.new_zeros(size, *part.shape[1:])
-    padded[: len(part)] = part
-    return padded
+def _sum(parts: Tensor) -> Tensor:
+    """The sum [x, …] of [ranks, x, …], one after the other: its bits are a function of the parts alone."""
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total

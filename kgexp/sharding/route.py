@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kgexp.sharding.exchange import Exchange
-
 
 @dataclass(frozen=True)
 class Route:
@@ -25,13 +23,11 @@ class Plan:
 
     Attributes:
         entity, relation: the routes to the rows of both tables.
-        exchange: over all ranks that train.
         signals: those that have asked any rank to stop; none where there is but one, which knows its own.
     """
 
     entity: Route
     relation: Route
-    exchange: Exchange
     signals: tuple[int, ...] = ()
 
 
@@ -41,4 +37,4 @@ Planner = Callable[[Tensor, Tensor], Plan]
 
 def local_plan(entity: Tensor, relation: Tensor) -> Plan:
     """The plan of a process that trains alone: see `Planner`."""
-    return Plan(Route(entity), Route(relation), Exchange())
+    return Plan(Route(entity), Route(relation))

@@ -37,7 +37,7 @@ from kgexp.world import ALONE, World
 #: Bytes of a number in float64, in which rows are drawn and queries ranked; of an id.
 _DOUBLE = _ID = 8
 
-#: Losses that may wait on a GPU before they are looked at, so that steps need not wait for it.
+#: Losses that may wait before they are looked at, so that steps need not wait for a GPU or for other ranks.
 _PENDING_LOSSES = 64
 
 #: Bytes of hashes, of what makes them and of masks for every number that dropout decides about.
@@ -191,6 +191,7 @@ class Parts:
             epoch, part = divmod(step, batches.steps_per_epoch)
             return f"epoch {epoch}, batch {part}, which begins with the triple {names}"
 
+        waits = self.device.type == "cuda" or self.share.ranks > 1
         schedule = build(config["schedule"], plugins=config["plugins"])
         if not len(graph.valid) and (schedule.learns or config["early_stopping"]["patience"] is not None):
             raise ConfigError(
@@ -214,7 +215,7 @@ class Parts:
             averaging=self._averaging((entity, relation), plan.total, batches.steps_per_epoch),
             best=Best(**config["early_stopping"]),
             evaluator=evaluator,
-            meter=LossMeter(describe, _PENDING_LOSSES if self.device.type == "cuda" else 1),
+            meter=LossMeter(describe, _PENDING_LOSSES if waits else 1, self.sharding.exchange),
             tracker=tracker,
             stages=stages,
             save=save,

@@ -8,21 +8,24 @@ import torch
 from torch import Tensor
 
 from kgexp.errors import NonFiniteError
+from kgexp.sharding.exchange import ALONE, Exchange
 
 
 class LossMeter:
     """Collects the losses of steps and gives their means, weighted by the triples of each step.
 
-    On a GPU a loss is not looked at when it is made, for that would wait for the device: losses are taken over
-    some dozens at a time, and always before anything is evaluated or saved.
+    On a GPU a loss is not looked at when it is made, for that would wait for the device, and where several ranks train
+    it would wait for them: losses are taken over some dozens at a time, and always before anything is evaluated or
+    saved.
 
     Args:
         describe: says in words what a step's batch was, for the error that names it.
         pending: losses that may wait to be looked at.
+        exchange: over the ranks that train; the losses of their parts add up.
     """
 
-    def __init__(self, describe: Callable[[int], str], pending: int = 1) -> None:
-        self._describe = describe
+    def __init__(self, describe: Callable[[int], str], pending: int = 1, exchange: Exchange = ALONE) -> None:
+        self._describe, self._exchange = describe, exchange
         self._limit = pending
         self._pending: list[tuple[int, int, Tensor]] = []
         self._sums = {"steps": 0.0, "epoch": 0.0}
@@ -30,7 +33,7 @@ class LossMeter:
         self.last = math.nan
 
     def add(self, step: int, triples: int, loss: Tensor) -> None:
-        """Takes the loss (a scalar tensor) of a step, counted from 0, on so many triples."""
+        """Takes the loss of a step, counted from 0, on so many triples: a scalar; of a rank, what its part adds."""
         self._pending.append((step, triples, loss))
         if len(self._pending) >= self._limit:
             self.flush()
@@ -43,7 +46,7 @@ class LossMeter:
         """
         if not self._pending:
             return
-        values = torch.stack([loss for _, _, loss in self._pending]).double().tolist()
+        values = self._exchange.all_sum(torch.stack([loss for _, _, loss in self._pending]).double()).tolist()
         for (step, triples, _), value in zip(self._pending, values, strict=True):
             if not math.isfinite(value):
                 raise NonFiniteError(

@@ -66,8 +66,8 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
         factor: multiplies the learning rates.
 
     Returns:
-        The loss of the whole batch, the auxiliary one included and the penalty not, a scalar apart from autograd. It
-        may be NaN: whoever keeps the tables checks.
+        What the rank's part adds to the loss of the batch, the auxiliary one included and the penalty not: a scalar
+        apart from autograd. It may be NaN: whoever keeps the tables checks.
     """
     batch, drawn, plan = work.batch, work.drawn, work.plan
     entity_rows = entity.gather(plan.entity)
@@ -83,7 +83,7 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
     total.backward()
     entity.update(plan.entity, _gradient(entity_rows), factor, batch.step)
     relation.update(plan.relation, _gradient(relation_rows), factor, batch.step)
-    return plan.exchange.all_sum(loss.detach().clone())
+    return loss.detach()
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,9 @@ def train(config, graph, world, steps):
     for step in range(steps):
         work = prepare(parts.objective, graph.num_entities, batches(step), parts.sharding.plan)
         losses.append(run_step(parts.objective, entity, relation, work))
+    total = parts.sharding.exchange.all_sum(torch.stack(losses))
     rows = entity.read(torch.arange(graph.num_entities)), relation.read(torch.arange(relation.num_rows))
-    return torch.stack(losses), *rows
+    return total, *rows
 
 
 def assert_invisible(configured, graph, overrides, ranks, steps, sharding="rowwise", rtol=1e-9):

@@ -1,5 +1,7 @@
 """The collectives, over real gloo groups: parts of any size, in the order of the ranks."""
 
+import time
+
 import pytest
 import torch
 from rank_threads import as_ranks
@@ -74,9 +76,11 @@ def test_who_waits_in_vain_says_who_is_missing():
     def work(exchange):
         if exchange.rank:
             exchange.all_sum(torch.ones(1))
+        else:
+            time.sleep(3)
 
     with pytest.raises(
-        RankError, match=r"rank 1 lost another rank in all_reduce .*rank 0 \(process \d+ on .*\): start"
+        RankError, match=r"rank 1 lost another rank in all_to_all .*rank 0 \(process \d+ on .*\): start"
     ):
         over_ranks(work, ranks=2, timeout=1.0)
 
