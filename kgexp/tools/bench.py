@@ -146,7 +146,7 @@ class _Steps:
         self._prepared, exchanged = 0.0, self._sharding.exchange.waited
         begin, cpu = time.perf_counter(), time.process_time()
         triples = sum(self._one() for _ in range(steps))
-        # A step ends with a sum over ranks: it has ended for all.
+        # A step ends with a sum over ranks and an update of relations: it has ended for all.
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
         return _Window(triples, steps, seconds, cpu, self._prepared, self._sharding.exchange.waited - exchanged)
 
