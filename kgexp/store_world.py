@@ -128,6 +128,9 @@ class StoreWorld(World):
 
     def whereabouts(self) -> str:
         """See `World.whereabouts`."""
+        with suppress(RuntimeError):  # what was heard before has to do
+            for rank in range(self.size):
+                self._hear(self.store, rank)
         failed = self._failure()
         words = [self._about(rank) for rank in range(self.size) if rank != self.rank]
         return "; ".join(([failed] if failed else []) + words)

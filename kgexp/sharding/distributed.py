@@ -120,7 +120,7 @@ class DistributedSharding(Sharding, ABC):
     def _replicated(self, spec: TableSpec) -> Table:
         """A table that every rank holds whole."""
         spec = spec.with_state_on(self._state_device)
-        if self._exchange.ranks == 1:
+        if not isinstance(self._exchange, GroupExchange):
             return local_table(spec)
         weight, state = new_rows(spec, range(spec.num_rows), f".{self._exchange.rank}")
         placement = spec.placement

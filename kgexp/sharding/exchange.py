@@ -5,8 +5,8 @@ whose rows are all in this process, every reduction is over one rank.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from torch import Tensor
 from kgexp.errors import RankError
 from kgexp.sharding.owners import Owners
 from kgexp.world import World
+
+#: What an exchange that is under way will give: waits for it.
+Arriving = Callable[[], Tensor]
 
 #: Numbers that are summed in one exchange, of all of them, rather than in two, of parts.
 _AT_ONCE = 1 << 14
@@ -80,33 +83,59 @@ class GroupExchange(Exchange):
 
     def reduce_scatter(self, values: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `Exchange.reduce_scatter`; rank 0's values come first in the sum, and so on."""
-        mine = sizes[self.rank]
-        parts = self.all_to_all(values, sizes, [mine] * self.ranks)
-        return _sum(parts.unflatten(0, (self.ranks, mine)))
+        return self._start_reduce_scatter(values, sizes)()
 
     def all_sum(self, values: Tensor) -> Tensor:
         """See `Exchange.all_sum`; in the order of the ranks."""
+        return self.start_all_sum(values)()
+
+    def start_all_sum(self, values: Tensor) -> Arriving:
+        """`all_sum`, under way until the result is called for."""
         flat = values.reshape(-1)
-        if len(flat) <= _AT_ONCE:
-            total = _sum(self.all_gather(flat, [len(flat)] * self.ranks).unflatten(0, (self.ranks, len(flat))))
-        else:
-            sizes = Owners(len(flat), self.ranks).sizes()
-            total = self.all_gather(self.reduce_scatter(flat, sizes), sizes)
-        return values.copy_(total.reshape(values.shape))
+        # A few numbers go to every rank at once; of many, each rank sums its part and tells the others.
+        few = len(flat) <= _AT_ONCE
+        sizes = [len(flat)] * self.ranks if few else Owners(len(flat), self.ranks).sizes()
+        start = self._start_reduce_scatter(flat.repeat(self.ranks) if few else flat, sizes)
+
+        def finish() -> Tensor:
+            total = start() if few else self.all_gather(start(), sizes)
+            return values.copy_(total.reshape(values.shape))
+
+        return finish
 
     def rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
         """Rows float[Σ send, d], the first `send[0]` of them for rank 0 and so on, for what the others send here:
         float[Σ receive, d], those of rank 0 first."""
+        return self.start_rows(rows, send, receive)()
+
+    def start_rows(self, rows: Tensor, send: Sequence[int], receive: Sequence[int]) -> Arriving:
+        """`rows`, under way until the result is called for."""
         self.sent += len(rows) - send[self.rank]
-        return self.all_to_all(rows.to(self._wire_dtype or rows.dtype), send, receive).to(rows.dtype)
+        arriving = self._start(rows.to(self._wire_dtype or rows.dtype), send, receive)
+        return lambda: arriving().to(rows.dtype)
 
     def all_to_all(self, values: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
         """As `rows`, for values [Σ send, …] of any type."""
+        return self._start(values, send, receive)()
+
+    def _start_reduce_scatter(self, values: Tensor, sizes: Sequence[int]) -> Arriving:
+        mine = sizes[self.rank]
+        parts = self._start(values, sizes, [mine] * self.ranks)
+        return lambda: _sum(parts().unflatten(0, (self.ranks, mine)))
+
+    def _start(self, values: Tensor, send: Sequence[int], receive: Sequence[int]) -> Arriving:
+        """The one collective; its tensors live until the result is called for."""
         outgoing = self._here(values)
         incoming = outgoing.new_empty(sum(receive), *values.shape[1:])
-        splits = list(receive), list(send)
-        self._wait("all_to_all", lambda: self._group.alltoall_base(incoming, outgoing, *splits))
-        return incoming.to(values.device)
+        with self._named():
+            work = self._group.alltoall_base(incoming, outgoing, list(receive), list(send))
+
+        def finish() -> Tensor:
+            with self._named():
+                work.wait()  # on a GPU: until it is in the queue
+            return incoming.to(values.device)
+
+        return finish
 
     def _here(self, values: Tensor) -> Tensor:
         return values.contiguous().to(self._device)
@@ -118,16 +147,17 @@ class GroupExchange(Exchange):
             with suppress(RuntimeError):
                 group.abort()
 
-    def _wait(self, what: str, start: Callable[[], Any]) -> None:
-        """Starts a collective and waits until it is done (on a GPU: until it is in the queue)."""
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Counts the time in collectives, and says who is missing where one fails."""
         began = time.perf_counter()
         try:
-            start().wait()
+            yield
         except RuntimeError as error:
             reason = " ".join(str(error).split()).partition(". This is typically caused")[0]
             raise RankError(
-                f"rank {self.rank} lost another rank in {what} ({reason}): {self._world.whereabouts()}. Look into the "
-                "log of the one that ended; continue the run with resume=auto."
+                f"rank {self.rank} lost another rank in an exchange ({reason}): {self._world.whereabouts()}. Look into "
+                "the log of the one that ended; continue the run with resume=auto."
             ) from error
         self.waited += time.perf_counter() - began
 

@@ -1,6 +1,7 @@
 """`sharding=none`: every row is in this process, in memory or in a memory-mapped file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,9 +52,9 @@ class LocalTable(Table):
         """See `Table.read`."""
         return self._rows.read(ids.reshape(-1)).reshape(*ids.shape, self.dim)
 
-    def update(self, route: Route, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
-        """See `Table.update`."""
-        self._rows.update(route.ids, grad, factor, step)
+    def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
+        """See `Table.begin_update`."""
+        return partial(self._rows.update, route.ids, grad)
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """See `Table.local_blocks`."""

@@ -1,12 +1,13 @@
 """Tables that every rank holds whole, and keeps equal: relations, and with `sharding=replicated` entities too."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kgexp.optim.base import RowOptimizer
-from kgexp.sharding.exchange import Exchange
+from kgexp.sharding.exchange import GroupExchange
 from kgexp.sharding.local import LocalTable
 from kgexp.sharding.route import Route
 
@@ -43,19 +44,25 @@ class ReplicatedTable(LocalTable):
         weight: Tensor,
         state: dict[str, Tensor],
         optimizer: RowOptimizer,
-        over: Exchange,
+        over: GroupExchange,
         dtype: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(name, weight, state, optimizer, dtype, seed)
         self.over = over
 
-    def update(self, route: Route, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
-        """See `Table.update`."""
+    def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
+        """See `Table.begin_update`."""
         assert isinstance(route, ReplicatedRoute)
         if self._rows.waiting is not None:
-            self.over.all_sum(self._rows.waiting.index_add_(0, route.ids, grad))
-            super().update(Route(route.ids[:0]), grad[:0], factor, step)
+            ids, rest = route.ids[:0], grad[:0]  # nothing but what waits, once it is summed
+            arriving = self.over.start_all_sum(self._rows.waiting.index_add_(0, route.ids, grad))
         else:
-            total = grad.new_zeros(len(route.union), self.dim).index_copy_(0, route.place, grad)
-            super().update(Route(route.union), self.over.all_sum(total), factor, step)
+            ids, rest = route.union, grad.new_zeros(len(route.union), self.dim).index_copy_(0, route.place, grad)
+            arriving = self.over.start_all_sum(rest)
+
+        def finish(factor: float, step: int) -> None:
+            arriving()
+            self._rows.update(ids, rest, factor, step)
+
+        return finish

@@ -1,6 +1,6 @@
 """A table whose rows are spread over ranks: distinct ids go to their owners, rows come back, gradients go home."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,15 +74,19 @@ class RowwiseTable(Table):
         rows = self.exchange.all_to_all(self._own.read(incoming), receive, send)
         return rows.index_select(0, place).reshape(*ids.shape, self.dim)
 
-    def update(self, route: Route, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
-        """See `Table.update`."""
+    def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
+        """See `Table.begin_update`."""
         assert isinstance(route, RowwiseRoute)
-        incoming = self.exchange.rows(grad, route.send, route.receive)
-        total = grad.new_zeros(len(route.touched), self.dim)
-        # One rank after the other: the order of the additions is fixed, and no two threads add to the same row.
-        for slot, part in zip(route.slots, incoming.split(list(route.receive)), strict=True):
-            total.index_add_(0, slot, part)
-        self._own.update(route.touched, total, factor, step)
+        arriving = self.exchange.start_rows(grad, route.send, route.receive)
+
+        def finish(factor: float, step: int) -> None:
+            total = grad.new_zeros(len(route.touched), self.dim)
+            # One rank after the other: the order of the additions is fixed, and no two threads add to the same row.
+            for slot, part in zip(route.slots, arriving().split(list(route.receive)), strict=True):
+                total.index_add_(0, slot, part)
+            self._own.update(route.touched, total, factor, step)
+
+        return finish
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """See `Table.local_blocks`."""

@@ -10,7 +10,7 @@ The training step is written against this contract alone, so it is the same five
 The route to the rows is planned from the ids alone, which may be done while the step before still computes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,10 @@ class Table(Protocol):
 
         `grad` float[u, d] belongs to `route.ids`; what was added to the gradient buffers of
         `local_blocks(..., grad=True)` since the last update is added to it."""
+        self.begin_update(route, grad)(factor, step)
+
+    def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
+        """Sends the gradient to those who need it; called with `factor` and `step`, the result ends the update."""
 
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """The rows that this process owns, in ascending blocks of at most `size` rows."""

@@ -81,8 +81,11 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
     if objective.regularizer is not None:
         total = loss + objective.regularizer.penalty(objective.model, batch, rows)
     total.backward()
-    entity.update(plan.entity, _gradient(entity_rows), factor, batch.step)
-    relation.update(plan.relation, _gradient(relation_rows), factor, batch.step)
+    # Both gradients are on their way before either is waited for.
+    of_entities = entity.begin_update(plan.entity, _gradient(entity_rows))
+    of_relations = relation.begin_update(plan.relation, _gradient(relation_rows))
+    of_entities(factor, batch.step)
+    of_relations(factor, batch.step)
     return loss.detach()
 
 

@@ -80,7 +80,7 @@ def test_who_waits_in_vain_says_who_is_missing():
             time.sleep(3)
 
     with pytest.raises(
-        RankError, match=r"rank 1 lost another rank in all_to_all .*rank 0 \(process \d+ on .*\): start"
+        RankError, match=r"rank 1 lost another rank in an exchange .*rank 0 \(process \d+ on .*\): start"
     ):
         over_ranks(work, ranks=2, timeout=1.0)
 
