@@ -1,5 +1,6 @@
 """One run, from a resolved configuration to `result.json`: load, train, evaluate, record."""
 
+import time
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from kgexp.train.signals import StopRequested, StopSignal, strongest
 from kgexp.train.stages import Stages
 from kgexp.train.trainer import Trainer
 from kgexp.world import ALONE, World
+
+#: Seconds until a file is seen by other machines: a network file system may remember for a while that it was not there.
+_FOLDER_SECONDS = 40.0
 
 
 def run(config: dict[str, Any], folder: str, world: World = ALONE) -> float | None:
@@ -103,7 +107,11 @@ class _Session:
         stop.check()
         parts = Parts.of(config, graph, device, self._world)
         with closing(parts.sharding):
-            self._run(parts, graph, storage, stop, threads, state_device)
+            try:
+                self._run(parts, graph, storage, stop, threads, state_device)
+            except Exception as error:
+                self._world.fail(_sentence(error))  # before the others are let go: it is what they ask for
+                raise
 
     def _run(
         self, parts: Parts, graph: Graph, storage: Storage, stop: StopSignal, threads: int, state_device: torch.device
@@ -137,7 +145,10 @@ class _Session:
     def _check_folder(self) -> None:
         """Makes sure that what rank 0 writes into the run's folder is there for all ranks."""
         self._world.barrier("the run's folder")  # rank 0 has written its record
+        deadline = time.monotonic() + _FOLDER_SECONDS
         with together(self._world, "the run's folder"):
+            while not (self._path / "result.json").is_file() and time.monotonic() < deadline:
+                time.sleep(0.5)
             if not (self._path / "result.json").is_file():
                 raise ConfigError(
                     f"the run's folder {self._path} of rank 0 is not there for rank {self._world.rank}: ranks on "

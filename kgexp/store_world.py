@@ -18,7 +18,9 @@ from kgexp.errors import RankError
 from kgexp.world import World
 
 #: Seconds between two heartbeats, at most; the longest pause between two looks at what others wrote.
-_BEAT, _LOOK = 15.0, 0.05
+_BEAT, _LOOK = 5.0, 0.05
+#: Seconds that the word of a rank that failed may take.
+_WORD = 1.0
 
 
 @dataclass
@@ -116,8 +118,9 @@ class StoreWorld(World):
         self._say(name, value)
         values = self._listen(name, range(self.size))
         # Whoever has come here has been through all calls before.
-        for key in read_by_all:
-            self.store.delete_key(key)
+        with suppress(RuntimeError):  # the next call says so, if its keeper has ended
+            for key in read_by_all:
+                self.store.delete_key(key)
         self._written = self._written[len(read_by_all) :]
         return values
 
@@ -131,7 +134,10 @@ class StoreWorld(World):
         with suppress(RuntimeError):  # what was heard before has to do
             for rank in range(self.size):
                 self._hear(self.store, rank)
-        failed = self._failure()
+        # Whoever failed lets go of the others first thing; its word may come a moment later.
+        deadline = time.monotonic() + _WORD
+        while (failed := self._failure()) is None and time.monotonic() < deadline:
+            time.sleep(_LOOK)
         words = [self._about(rank) for rank in range(self.size) if rank != self.rank]
         return "; ".join(([failed] if failed else []) + words)
 

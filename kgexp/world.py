@@ -37,8 +37,11 @@ class World(Protocol):
     def gather(self, name: str, value: Any) -> list[Any]:
         """The values that the ranks gave, in their order, on every rank; JSON values. Raises like `barrier`."""
 
+    def fail(self, sentence: str) -> None:
+        """Leaves word that this rank failed, and why: those who wait for it raise at once."""
+
     def whereabouts(self) -> str:
-        """What each rank was last heard doing, and when: a sentence for errors."""
+        """What each rank was last heard doing, and when, or which one has failed: a sentence for errors."""
 
 
 class Alone(World):
@@ -60,6 +63,9 @@ class Alone(World):
     def gather(self, name: str, value: Any) -> list[Any]:
         """See `World.gather`."""
         return [value]
+
+    def fail(self, sentence: str) -> None:
+        """Nobody waits."""
 
     def whereabouts(self) -> str:
         """See `World.whereabouts`."""

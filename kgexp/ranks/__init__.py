@@ -57,7 +57,7 @@ def start(config: dict[str, Any], folder: str, job_logging: dict[Any, Any] | Non
 def leading(launch: Launch | None) -> Iterator[None]:
     """What rank 0 of a launched job does meanwhile is for all ranks; without a launch nothing changes.
 
-    An attempt that is not the first comes back to the folder of the run: its arguments are added to the command line.
+    A start that is not the first comes back to the folder of the run: its arguments are added to the command line.
     """
     global _led
     if launch is None:
@@ -69,7 +69,7 @@ def leading(launch: Launch | None) -> Iterator[None]:
     with job.leading():
         _led = job
         try:
-            if launch.attempt > 0:
+            if launch.attempt > 0 or job.known_place() is not None:
                 sys.argv[1:] = restart_arguments(sys.argv[1:], job.known_place())
             yield
         finally:

@@ -1,8 +1,8 @@
 """Ranks that a launcher started: rank 0 composes and decides, the others follow.
 
 Rank 0 says what to run as often as it has something, for a sweep once a run, and then how it ended. All that is said
-lies in the store below the number of the attempt, since a launcher that starts the ranks again may keep the store;
-only the folder does not: the next attempt comes back to it.
+lies in the store below a name of this start of the ranks, since a launcher that starts them again may keep the store;
+only the folder does not: the next start comes back to it.
 """
 
 import logging
@@ -21,6 +21,7 @@ from hydra.types import RunMode
 from kgexp.errors import ConfigError, RankError
 from kgexp.explain import explain
 from kgexp.ranks.launched import Launch
+from kgexp.ranks.meeting import meet
 from kgexp.ranks.worker import take_part
 from kgexp.resume import given_keys
 from kgexp.threads import let_idle_threads_sleep
@@ -50,7 +51,8 @@ class Job:
 
         self.launch = launch
         self._all_attempts = launch.store(_TIMEOUT)
-        self._store = PrefixStore(f"kgexp/{launch.attempt}/{launch.size}", self._all_attempts)
+        name = meet(self._all_attempts, launch.rank, launch.size, _TIMEOUT)
+        self._store = PrefixStore(f"kgexp/{name}", self._all_attempts)
         self._runs = 0
         self._world = StoreWorld(
             PrefixStore("job", self._store), launch.rank, launch.size, launch.local_rank, launch.local_size, _TIMEOUT
@@ -125,8 +127,11 @@ class Job:
         self._runs += 1
         store, launch = PrefixStore(f"run/{self._runs}", self._store), self.launch
         timeout = float(config["sharding"].get("timeout", _TIMEOUT))
-        with StoreWorld(store, launch.rank, launch.size, launch.local_rank, launch.local_size, timeout) as world:
-            return take_part(worker, config, folder, world, job_logging)
+        try:
+            with StoreWorld(store, launch.rank, launch.size, launch.local_rank, launch.local_size, timeout) as world:
+                return take_part(worker, config, folder, world, job_logging)
+        finally:  # held back again until the next run listens
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 
     def _report(self, error: Exception) -> None:
         """What went wrong here goes to the log; people are told unless it only tells of another rank."""

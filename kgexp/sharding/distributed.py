@@ -45,9 +45,12 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.open`."""
         if world.size == 1:
             return
+        # Whoever has failed before says so here: while groups are connected nobody listens.
+        world.barrier("the connection of the ranks")
         try:
             self._connect(world, device)
         except RuntimeError as error:  # also of a rank that died meanwhile
+            self.close()
             reason = " ".join(str(error).split())
             raise RankError(f"the ranks could not be connected ({reason}): {world.whereabouts()}") from error
 

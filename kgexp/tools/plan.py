@@ -10,7 +10,7 @@ and who owns them from their numbers. `--json` prints every rank's figures; the 
 * one by one: the rows that it would want if each place asked for its own and negatives were not shared: head and tail
   of the b triples, and each of k negatives of x examples beside its kept entity, 2b + 2xk; a system that looks up
   triples without merging their ids, with k negatives of its own for each example, sends for so many;
-* MB out: what a rank sends a step, rows to those who ask and gradients home;
+* MB out: what a rank sends a step, entity rows to those who ask and gradients home (ids and relations add little);
 * busiest: rows that the busiest rank serves to others, over the mean of all ranks, in the mean over steps.
 
 Techniques that score against all entities ask for the rows of the batch's triples only. They send queries besides:

@@ -15,6 +15,7 @@ from kgexp.evaluation.evaluator import Evaluator
 from kgexp.optim.averaged import Averaged
 from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
+from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.technique import Extent
 from kgexp.sharding.base import Sharding
@@ -250,6 +251,8 @@ class Parts:
         """Bytes that rows take on their way: what this rank sends and gets, both ways, and its sum for each row."""
         scoring = self.objective.scoring
         wanted = min(extent.entities, scoring.placed_entities(extent))
+        if extent.rows == extent.entities and isinstance(scoring, AllEntities):
+            wanted = extent.rows  # the gradient of all rows is summed over ranks
         # Of this step and of the next, which is planned meanwhile: ids, who wants them, and where they stand.
         return wanted * (5 * extent.dim * self.dtype.itemsize + 2 * 8 * _ID)
 

@@ -35,7 +35,7 @@ class LossMeter:
     def add(self, step: int, triples: int, loss: Tensor) -> None:
         """Takes the loss of a step, counted from 0, on so many triples: a scalar; of a rank, what its part adds."""
         self._pending.append((step, triples, loss))
-        if len(self._pending) >= self._limit:
+        if len(self._pending) >= self._limit or math.isnan(self.last):  # the first one is shown at once
             self.flush()
 
     def flush(self) -> None:

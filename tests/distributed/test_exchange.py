@@ -9,6 +9,7 @@ from rank_threads import as_ranks
 from kgexp.errors import RankError
 from kgexp.sharding.exchange import Exchange, GroupExchange
 from kgexp.sharding.groups import gloo_group
+from kgexp.train.meter import LossMeter
 
 CPU = torch.device("cpu")
 SIZES = [[2, 0, 3], [0, 0, 1], [4, 4, 4], [0, 0, 0]]
@@ -88,3 +89,19 @@ def test_who_waits_in_vain_says_who_is_missing():
 def test_over_one_rank_nothing_happens():
     alone, x = Exchange(), torch.ones(3, 2)
     assert alone.all_gather(x, [3]) is x and alone.reduce_scatter(x, [3]) is x and alone.all_sum(x) is x
+
+
+def test_the_losses_of_all_ranks_add_up_whenever_they_are_looked_at():
+    def work(exchange):
+        meter = LossMeter(str, pending=3, exchange=exchange)
+        for step in range(5):
+            meter.add(step, 10 + step, torch.tensor(float(step + 100 * exchange.rank)))
+        state = meter.state_dict()
+        return meter.mean("steps"), meter.last, state
+
+    triples = [10 + step for step in range(5)]
+    losses = [sum(step + 100 * rank for rank in range(3)) for step in range(5)]
+    mean = sum(x * n for x, n in zip(losses, triples, strict=True)) / sum(triples)
+    for found, last, state in over_ranks(work):
+        assert found == pytest.approx(mean) and last == losses[-1]
+        assert state["triples"] == {"steps": sum(triples), "epoch": sum(triples)}

@@ -48,3 +48,11 @@ def test_steps_go_on_one_by_one():
     ahead(0, following=True)
     with pytest.raises(RuntimeError, match="step 1 was prepared, not 5"):
         ahead(5, following=True)
+
+
+def test_the_thread_ends_with_the_context():
+    before = threading.active_count()
+    with Ahead(lambda step: step, threaded=True) as ahead:
+        ahead(0, following=True)  # the next step is wanted by nobody
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
