@@ -31,23 +31,27 @@ class NoSharding:
 
 
 @dataclass
-class ReplicatedSharding:
-    """`kgexp.sharding.distributed.ReplicatedSharding`."""
+class DistributedSharding:
+    """What `kgexp.sharding.distributed` has in common."""
 
-    _target_: str = "kgexp.sharding.distributed.ReplicatedSharding"
+    _target_: str = MISSING
     ranks: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
     timeout: float = number(above=0)
     state_device: str | None = one_of("cpu", "cuda")
 
 
 @dataclass
-class RowwiseSharding:
+class ReplicatedSharding(DistributedSharding):
+    """`kgexp.sharding.distributed.ReplicatedSharding`."""
+
+    _target_: str = "kgexp.sharding.distributed.ReplicatedSharding"
+
+
+@dataclass
+class RowwiseSharding(DistributedSharding):
     """`kgexp.sharding.distributed.RowwiseSharding`."""
 
     _target_: str = "kgexp.sharding.distributed.RowwiseSharding"
-    ranks: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
-    timeout: float = number(above=0)
-    state_device: str | None = one_of("cpu", "cuda")
     wire_dtype: str | None = one_of("bfloat16")
 
 

@@ -26,11 +26,11 @@ from typing import Any
 
 from kgexp import environment
 from kgexp.data.load import load_together
-from kgexp.errors import ConfigError, KgexpError
-from kgexp.explain import explain
+from kgexp.errors import ConfigError
 from kgexp.ranks import start
 from kgexp.storage.memory import MemoryStorage
 from kgexp.tools.composing import composed, composed_rowwise
+from kgexp.tools.failing import failed
 from kgexp.train.ahead import Ahead
 from kgexp.train.assembly import Parts
 from kgexp.train.step import Work, prepare, run_step
@@ -58,11 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             start(_SUITES[suite](given), folder, None, worker=f"kgexp.tools.bench.{suite}")
             figures = json.loads(_file(folder).read_text())
     except Exception as error:
-        sentence, code = explain(error)
-        print(f"error: {sentence}", file=sys.stderr)
-        if not isinstance(error, KgexpError) and code == 1:
-            raise
-        return code
+        return failed(error)
     print(json.dumps({"suite": suite, "arguments": given, **figures}, indent=1))
     return 0
 

@@ -32,8 +32,8 @@ from torch import Tensor
 from kgexp.checkpoint.shards import RowReader, as_bytes, shard_header
 from kgexp.checkpoint.store import Checkpoint, CheckpointStore
 from kgexp.data.vocabulary import Vocabulary
-from kgexp.errors import CheckpointError, ConfigError, KgexpError
-from kgexp.explain import explain
+from kgexp.errors import CheckpointError, ConfigError
+from kgexp.tools.failing import failed
 from kgexp.tracking.progress import Progress
 
 _VOCABULARIES = {"entity": "entities.arrow", "relation": "relations.arrow"}
@@ -50,11 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         rows = Rows(checkpoint, options.table)
         export(rows, options.out, options.format, options.force)
     except Exception as error:
-        sentence, code = explain(error)
-        print(f"error: {sentence}", file=sys.stderr)
-        if not isinstance(error, (KgexpError, OSError)) and code == 1:
-            raise
-        return code
+        return failed(error, OSError)
     print(f"{options.out}: {len(rows):,} {options.table} rows of step {checkpoint.step}, {rows.reader.name}")
     return 0
 

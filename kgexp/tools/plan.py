@@ -30,10 +30,10 @@ import torch
 
 from kgexp.build import build
 from kgexp.data.load import load
-from kgexp.errors import ConfigError, KgexpError
-from kgexp.explain import explain
+from kgexp.errors import ConfigError
 from kgexp.scoring.share import Share
 from kgexp.tools.composing import composed_rowwise
+from kgexp.tools.failing import failed
 from kgexp.train.assembly import Parts
 from kgexp.train.memory import size
 from kgexp.train.step import Work, prepare
@@ -59,11 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         parts = Parts.of(config, load(config["dataset"]), CPU)
         plans = [_plan(parts, ranks, options.steps) for ranks in options.ranks]
     except Exception as error:
-        sentence, code = explain(error)
-        print(f"error: {sentence}", file=sys.stderr)
-        if not isinstance(error, KgexpError) and code == 1:
-            raise
-        return code
+        return failed(error)
     graph, b = parts.graph, config["train"]["batch_size"]
     if options.json:
         about = {"graph": graph.name, "entities": graph.num_entities, "batch_size": b, "steps": options.steps}
