@@ -22,12 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kgexp.checkpoint.shards import RowReader
 from kgexp.checkpoint.together import by_first, together
 from kgexp.checkpoint.writing import FORMAT, write_rest, write_rows
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
 from kgexp.sharding.table import Table
+from kgexp.storage.shards import RowReader
 from kgexp.world import Alone, World
 
 _ALONE = Alone()

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kgexp.checkpoint.shards import write_shard
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
 from kgexp.sharding.table import Table
+from kgexp.storage.shards import write_shard
 
 #: The version of the layout, which readers compare.
 FORMAT = 2

@@ -29,10 +29,10 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from kgexp.checkpoint.shards import RowReader, as_bytes, shard_header
 from kgexp.checkpoint.store import Checkpoint, CheckpointStore
 from kgexp.data.vocabulary import Vocabulary
 from kgexp.errors import CheckpointError, ConfigError
+from kgexp.storage.shards import RowReader, as_bytes, shard_header
 from kgexp.tools.failing import failed
 from kgexp.tracking.progress import Progress
 

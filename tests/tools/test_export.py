@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kgexp.checkpoint.shards import RowReader
 from kgexp.checkpoint.store import CheckpointStore
 from kgexp.data.vocabulary import Vocabulary
 from kgexp.optim.adagrad import RowwiseAdagrad
 from kgexp.sharding.local import LocalTable
+from kgexp.storage.shards import RowReader
 from kgexp.tools import export
 
 N, D = 53, 6

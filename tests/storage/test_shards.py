@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kgexp.checkpoint.shards import RowReader, write_shard
 from kgexp.errors import CheckpointError
+from kgexp.storage.shards import RowReader, write_shard
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64]
 
