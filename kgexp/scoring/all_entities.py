@@ -99,7 +99,7 @@ class _Scorer:
 
     def blocks(self, queries: Tensor) -> Iterator[tuple[Block, Tensor, Tensor]]:
         """Every block with its rows as a leaf, and the scores float[q, k] as a function of queries and rows."""
-        for block in self.entity.local_blocks(self.block, grad=True):
+        for block in self.entity.candidate_blocks(self.block, grad=True):
             rows = block.rows.detach().requires_grad_(torch.is_grad_enabled())
             yield block, rows, self.model.score(queries, self.drop(_ids(block), rows))
 
@@ -107,7 +107,7 @@ class _Scorer:
     def own(self, queries: Tensor, targets: Targets) -> Tensor:
         """The scores of the answers float[p] that this process has rows of, of the others zero, before any block."""
         own = queries.new_zeros(len(targets.entity))
-        for block in self.entity.local_blocks(self.block):
+        for block in self.entity.candidate_blocks(self.block):
             pairs, (query, column) = _within(targets, block)
             rows = self.drop(_ids(block)[column], block.rows[column])
             own[pairs] = self.model.score_pairs(queries[query], rows)
@@ -123,7 +123,7 @@ class _Scorer:
 class _AllEntities(Function):
     @staticmethod
     def forward(ctx: Any, mine: Tensor, targets: Targets, scorer: _Scorer) -> Tensor:
-        loss, exchange, ctx.kept = scorer.loss, scorer.exchange, None
+        loss, exchange, kept = scorer.loss, scorer.exchange, []
         queries = exchange.all_gather(mine, scorer.sizes)
         own = queries.new_zeros(len(targets.entity))
         if loss.answers_first:
@@ -134,7 +134,7 @@ class _AllEntities(Function):
             leaf = queries.detach().requires_grad_(scorer.keep)
             for block, rows, scores in scorer.blocks(leaf):
                 if scorer.keep:
-                    ctx.kept = [(block, rows, scores)], leaf
+                    kept.append((block, rows, scores))
                 pairs, place = _within(targets, block)
                 # Out of autograd's sight, and put back: a copy would cost another pass over all scores.
                 others = scores.data
@@ -147,7 +147,7 @@ class _AllEntities(Function):
         if not loss.answers_first:
             own = exchange.all_sum(own)
         statistic = scorer.of_all_ranks(statistic)
-        ctx.scorer, ctx.targets = scorer, targets
+        ctx.scorer, ctx.targets, ctx.kept = scorer, targets, (kept, leaf) if scorer.keep else None
         ctx.save_for_backward(queries, statistic, own)
         losses: list[Tensor] = list(loss.value(statistic, own, targets).split(list(scorer.sizes)))
         return losses[exchange.rank].clone()

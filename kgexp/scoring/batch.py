@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kgexp.data.sides import Side
+from kgexp.scoring.pool import Pool
 from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.targets import Targets
 
@@ -34,6 +35,7 @@ class Batch:
         relations_before: gives the relations int64[first] of the whole batch's triples that come before this part.
         examples_before: of each side, how many examples of the whole batch come before this part's; None where every
             triple gives one.
+        pools: of each side, the entities that its candidates are drawn from; None where these are all entities.
     """
 
     step: int
@@ -45,6 +47,7 @@ class Batch:
     whole: int | None = None
     relations_before: Callable[[], Tensor] = _none_before
     examples_before: Mapping[Side, int] | None = None
+    pools: Mapping[Side, Pool] | None = None
 
     def __len__(self) -> int:
         return len(self.triples)
@@ -67,6 +70,10 @@ class Batch:
     def before(self, side: Side) -> int:
         """How many examples of a side come before this part's."""
         return self.first if self.examples_before is None else self.examples_before[side]
+
+    def pool(self, side: Side, num_entities: int) -> Pool:
+        """The entities that candidates of a side are drawn from, of so many in all."""
+        return Pool.of([range(num_entities)]) if self.pools is None else self.pools[side]
 
     def of(self, side: Side, values: Tensor) -> Tensor:
         """Values of triples [b, …] for the examples of a side: [x, …]."""

@@ -16,6 +16,7 @@ from kgexp.randomness import Float64, Int64, Purpose, key, uniform
 from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.masks import Bool, equal_mask, known_mask
+from kgexp.scoring.pool import Pool
 from kgexp.scoring.samplers import Degree, Sampler, Uniform
 from kgexp.scoring.technique import Extent, ScoringTechnique
 from kgexp.sharding.table import Table
@@ -55,7 +56,7 @@ class NegativeSampling(ScoringTechnique):
         self.degree_exponent = degree_exponent
         self.uniform_share = uniform_share
         self.mask = mask
-        self._sampler: Sampler | None = None  # uniform
+        self._sampler: Sampler = Uniform()
         self._known: KnownTriples | None = None
         self._head_shares: Float64 | None = None
 
@@ -97,7 +98,8 @@ class NegativeSampling(ScoringTechnique):
         for side in self.sides:
             triples, before = batch.of(side, batch.triples), batch.before(side)
             chunks = range(before // self.chunk_size, -(-(before + len(triples)) // self.chunk_size))
-            ids = self._draw(key(seed, PURPOSE[side], batch.step), chunks if len(triples) else range(0), num_entities)
+            stream, pool = key(seed, PURPOSE[side], batch.step), batch.pool(side, num_entities)
+            ids = self._draw(stream, chunks if len(triples) else range(0), pool)
             mask = None
             if self.mask != "none":
                 chunk = (before % self.chunk_size + np.arange(len(triples))) // self.chunk_size
@@ -110,7 +112,7 @@ class NegativeSampling(ScoringTechnique):
     @property
     def kept_bytes(self) -> int:
         """See `ScoringTechnique.kept_bytes`."""
-        return 0 if self._sampler is None else self._sampler.kept_bytes
+        return self._sampler.kept_bytes
 
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
         """See `ScoringTechnique.loss`."""
@@ -130,10 +132,10 @@ class NegativeSampling(ScoringTechnique):
         scores = (3 if self.mask == "none" else 5) * len(self.sides) * batch_size * self.negatives
         return 4 * rows * dim + 6 * len(self.sides) * batch_size * dim + scores
 
-    def _draw(self, stream: int, chunks: range, num_entities: int) -> Int64:
+    def _draw(self, stream: int, chunks: range, pool: Pool) -> Int64:
         """The ids int64[c, k] of the candidates of chunks, by their numbers in the whole batch."""
         counters = np.arange(chunks.start * self.negatives, chunks.stop * self.negatives)
-        return (self._sampler or Uniform(num_entities)).draw(stream, counters.reshape(-1, self.negatives))
+        return self._sampler.draw(stream, counters.reshape(-1, self.negatives), pool)
 
     def _mask(self, side: Side, triples: Int64, ids: Int64, chunk: Int64) -> Bool:
         """See `Candidates.mask`; `chunk` int64[x] has the row of `ids` that each example uses."""

@@ -26,7 +26,7 @@ class OneVsAll(AllEntities):
             queries.append(model.query(side, rows.entities[side.other], rows.relations[side]))
             answers.append(batch.triples[:, side.column])
         # One product for both sides: the larger, the faster.
-        joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_rows)
+        joined, targets = torch.cat(queries), Targets.one_each(torch.cat(answers), entity.num_candidates)
         sizes = [len(self.sides) * size for size in batch.sizes]
         losses = self.losses(joined, targets, sizes, model, loss, entity, rows.drop)
         return weighted_mean(dict(zip(self.sides, losses.chunk(len(self.sides)), strict=True)), batch)

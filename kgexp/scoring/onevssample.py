@@ -6,6 +6,7 @@ import numpy as np
 
 from kgexp.randomness import Int64, Permutation
 from kgexp.scoring.negatives import NegativeSampling
+from kgexp.scoring.pool import Pool
 from kgexp.scoring.technique import Extent
 
 
@@ -33,7 +34,7 @@ class OneVsSample(NegativeSampling):
         sides = len(self.sides)
         return 4 * (2 * batch_size + sides * k) * dim + 6 * sides * batch_size * dim + 5 * sides * batch_size * k
 
-    def _draw(self, stream: int, chunks: range, num_entities: int) -> Int64:
+    def _draw(self, stream: int, chunks: range, pool: Pool) -> Int64:
         """The ids int64[1, k] of the sample; no rows where there is no example."""
-        sample = Permutation(num_entities, stream)(np.arange(min(self.negatives, num_entities)))
+        sample = pool.ids(Permutation(pool.size, stream)(np.arange(min(self.negatives, pool.size))))
         return np.tile(sample, (len(chunks), 1))

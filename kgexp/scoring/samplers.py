@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kgexp.randomness import Int64, integers, uniform
+from kgexp.scoring.pool import Pool
 
 
 class Sampler(ABC):
@@ -15,19 +16,16 @@ class Sampler(ABC):
     kept_bytes = 0
 
     @abstractmethod
-    def draw(self, stream: int, counters: Int64) -> Int64:
-        """An entity for every counter int64[…], of the random stream `stream`."""
+    def draw(self, stream: int, counters: Int64, pool: Pool) -> Int64:
+        """An entity of the pool for every counter int64[…], of the random stream `stream`."""
 
 
 class Uniform(Sampler):
-    """Every one of `n` entities alike."""
+    """Every entity alike."""
 
-    def __init__(self, n: int) -> None:
-        self._n = n
-
-    def draw(self, stream: int, counters: Int64) -> Int64:
+    def draw(self, stream: int, counters: Int64, pool: Pool) -> Int64:
         """See `Sampler.draw`."""
-        return integers(stream, counters, self._n)
+        return pool.ids(integers(stream, counters, pool.size))
 
 
 class Degree(Sampler):
@@ -47,6 +45,19 @@ class Degree(Sampler):
         self._cumulative = cumulative / cumulative[-1]
         self.kept_bytes = self._cumulative.nbytes
 
-    def draw(self, stream: int, counters: Int64) -> Int64:
+    def draw(self, stream: int, counters: Int64, pool: Pool) -> Int64:
         """See `Sampler.draw`."""
-        return np.searchsorted(self._cumulative, uniform(stream, counters), side="right")
+        drawn = uniform(stream, counters)
+        if pool.size < len(self._cumulative):
+            # The pool's share of [0, 1) is made of pieces, which are laid end to end.
+            before = np.concatenate([[0.0], self._cumulative])
+            begins, ends = before[pool.starts], before[pool.starts + pool.lengths]
+            laid = np.cumsum(ends - begins)
+            if not laid[-1]:  # entities without a triple, all of them
+                return pool.ids(integers(stream, counters, pool.size))
+            drawn = drawn * laid[-1]
+            which = np.minimum(np.searchsorted(laid, drawn, side="right"), len(laid) - 1)
+            drawn = drawn - (laid - (ends - begins))[which] + begins[which]
+            ids = np.searchsorted(self._cumulative, drawn, side="right")
+            return np.clip(ids, pool.starts[which], pool.starts[which] + pool.lengths[which] - 1)  # rounding
+        return np.searchsorted(self._cumulative, drawn, side="right")

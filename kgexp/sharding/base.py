@@ -25,6 +25,10 @@ class Sharding(Protocol):
     def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
         """Who owns which of the entity rows; were there `ranks`, instead of as many as there are."""
 
+    def rows_in_memory(self, num_entities: int, ranks: int | None = None) -> int:
+        """The most entity rows for which a rank has room in memory; were there `ranks`."""
+        return max(self.owners(num_entities, ranks).sizes())
+
     def entity_table(self, spec: TableSpec) -> Table:
         """The new table of the entities, its rows drawn and its optimizer state zero."""
 

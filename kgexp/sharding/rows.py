@@ -5,7 +5,7 @@ computes in one dtype on the weights' device all the same. What it computes with
 some at a time, and rounding on the way back is stochastic.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from kgexp.sharding.table import Block
 from kgexp.storage.base import Storage
 
 #: Numbers drawn at a time when rows are filled; drawing holds several times as many in float64.
-_FILL = 1 << 18
+FILL = 1 << 18
 
 #: What the weights are called among the tensors of the state.
 WEIGHT = "weight"
@@ -91,7 +91,7 @@ def new_rows(spec: TableSpec, ids: range, suffix: str = "") -> tuple[Tensor, dic
     device, state_device = placement.device, placement.state_device or placement.device
     name, dim, initial = f"{spec.name}{suffix}", spec.dim, spec.initial
     weight = storage.empty(f"{name}.{WEIGHT}", (len(ids), dim), placement.dtype_of(optimizer, WEIGHT), device)
-    size = max(1, _FILL // dim)
+    size = max(1, FILL // dim)
     for start in range(0, len(ids), size):
         piece = ids[start : start + size]
         drawn = initial(np.arange(piece.start, piece.stop, dtype=np.int64))
@@ -114,6 +114,8 @@ class OwnRows:
         first_row: number of the first of the rows in the whole table.
         dtype: of computing; None is that of the weights. To keep numbers in bfloat16 it has to be float32.
         seed: of the rounding.
+        numbers: int64[k], the numbers of the rows in the whole table where they do not follow from the first one's; the
+            caller may change them.
 
     Attributes:
         num_rows, dim: k and d.
@@ -129,9 +131,10 @@ class OwnRows:
         first_row: int = 0,
         dtype: torch.dtype | None = None,
         seed: int = 0,
+        numbers: Tensor | None = None,
     ) -> None:
         self.num_rows, self.dim = weight.shape
-        self.first_row = first_row
+        self.first_row, self._numbers = first_row, numbers
         self.dtype, self.device = dtype or weight.dtype, weight.device
         self._weight, self._state, self._optimizer = weight, state, optimizer
         self._tensors = {WEIGHT: weight, **state}
@@ -151,45 +154,66 @@ class OwnRows:
         """The gradient float[k, d] of all rows that waits for the next update; None where there is none."""
         return self._grad if self._grad_in_use else None
 
-    def blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
-        """See `Table.local_blocks`; rows that are kept in another dtype are copies."""
+    def blocks(self, size: int, *, grad: bool = False, ranges: Sequence[range] | None = None) -> Iterator[Block]:
+        """See `Table.local_blocks`; rows that are kept in another dtype are copies. Of `ranges` of own rows, each of
+        which stands for consecutive rows of the whole table; by default of all."""
         if grad:
             if self._grad is None:
                 self._grad = torch.zeros(self._weight.shape, dtype=self.dtype, device=self.device)
             self._grad_in_use = True
-        for start in range(0, self.num_rows, size):
-            piece = slice(start, start + size)
-            gradient = self._grad[piece] if grad and self._grad is not None else None
-            yield Block(self.first_row + start, self._weight[piece].to(self.dtype), gradient)
+        for rows in self._ranges(ranges):
+            first = self.first_row + rows.start if self._numbers is None else int(self._numbers[rows.start])
+            for start in range(rows.start, rows.stop, size):
+                piece = slice(start, min(start + size, rows.stop))
+                gradient = self._grad[piece] if grad and self._grad is not None else None
+                yield Block(first + start - rows.start, self._weight[piece].to(self.dtype), gradient)
 
-    def update(self, index: Tensor, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
-        """A `step` on the rows `index` int64[u] with `grad` float[u, d], or on all rows where the buffers of
-        `blocks(..., grad=True)` hold more of the gradient."""
+    def update(
+        self,
+        index: Tensor,
+        grad: Tensor,
+        factor: float = 1.0,
+        step: int = 0,
+        ranges: Sequence[range] | None = None,
+    ) -> None:
+        """A `step` on the rows `index` int64[u] with `grad` float[u, d], or on all rows, or those in `ranges`, where
+        the buffers of `blocks(..., grad=True)` hold more of the gradient."""
         if self._grad is not None and self._grad_in_use:
             self._grad.index_add_(0, index, grad)
-            self.step(None, self._grad, factor, step)
-            self._grad.zero_()
+            for rows in self._ranges(ranges):
+                piece = slice(rows.start, rows.stop)
+                self.step(piece, self._grad[piece], factor, step)
+                self._grad[piece].zero_()
             self._grad_in_use = False
         else:
             self.step(index, grad, factor, step)
 
     @torch.no_grad()
-    def step(self, index: Tensor | None, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
+    def step(self, index: Tensor | slice, grad: Tensor, factor: float = 1.0, step: int = 0) -> None:
         """One step of the optimizer.
 
         Args:
-            index: int64[u], distinct rows counted from the first own one; None for all in order.
-            grad: float[u, d] in the dtype of computing, or float[k, d] without an index.
+            index: the u own rows, counted from the first one: int64[u], distinct, or a slice.
+            grad: float[u, d] in the dtype of computing.
             factor: multiplies the learning rate.
             step: number of the training step, by which numbers are rounded.
         """
         if self._in_place:
-            self._optimizer.step(self._weight, self._state, index, grad, factor)
+            weight, state = self._weight, self._state
+            if isinstance(index, slice):
+                weight, state = weight[index], {name: tensor[index] for name, tensor in state.items()}
+            self._optimizer.step(weight, state, index if isinstance(index, Tensor) else None, grad, factor)
             return
         for start in range(0, len(grad), ROWS):
             stop = min(start + ROWS, len(grad))
-            which = slice(start, stop) if index is None else index[start:stop]
+            if isinstance(index, slice):
+                which: slice | Tensor = slice(index.start + start, index.start + stop)
+            else:
+                which = index[start:stop]
             self._step_aside(which, grad[start:stop], factor, step)
+
+    def _ranges(self, ranges: Sequence[range] | None) -> Sequence[range]:
+        return (range(self.num_rows),) if ranges is None else ranges
 
     def _step_aside(self, which: slice | Tensor, grad: Tensor, factor: float, step: int) -> None:
         """The step on a few rows, computed on a copy of them."""
@@ -208,6 +232,8 @@ class OwnRows:
 
     def _ids(self, which: slice | Tensor) -> Tensor:
         """Numbers int64[u] in the whole table."""
+        if self._numbers is not None:
+            return _take(self._numbers, which)
         if isinstance(which, slice):
             which = torch.arange(which.start, which.stop, device=self.device)
         return which + self.first_row

@@ -83,7 +83,17 @@ class Table(Protocol):
     def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """The rows that this process owns, in ascending blocks of at most `size` rows."""
 
+    def candidate_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+        """Of these rows, the ones that training scores against when it scores against all: all of them, unless only
+        some are in memory."""
+        return self.local_blocks(size, grad=grad)
+
+    @property
+    def num_candidates(self) -> int:
+        """How many these are, over all who own rows."""
+        return self.num_rows
+
     def state_tensors(self) -> dict[str, Tensor]:
         """The rows and their optimizer state as tensors of this process's rows, by name: `weight`, and the
         state's names. Views, each in the dtype and on the device where it is kept: what is written into them is in
-        the table."""
+        the table. Where only some rows are in memory, of the places in memory."""

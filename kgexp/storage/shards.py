@@ -45,12 +45,18 @@ def write_shard(path: Path, tensors: Mapping[str, Tensor], start: int) -> None:
         start: number of the first row.
     """
     with open(path, "xb") as file:
-        file.write(shard_header({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}, start))
-        for tensor in tensors.values():
-            for piece in _pieces(tensor):
-                file.write(as_bytes(piece))
+        for part in shard_parts(tensors, start):
+            file.write(part)
         file.flush()
         os.fsync(file.fileno())
+
+
+def shard_parts(tensors: Mapping[str, Tensor], start: int) -> Iterator[bytes | memoryview]:
+    """The bytes of such a file, one after the other: see `write_shard`."""
+    yield shard_header({name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}, start)
+    for tensor in tensors.values():
+        for piece in _pieces(tensor):
+            yield as_bytes(piece)
 
 
 def shard_header(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], start: int) -> bytes:

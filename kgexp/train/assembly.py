@@ -19,6 +19,7 @@ from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.technique import Extent
 from kgexp.sharding.base import Sharding
+from kgexp.sharding.partitioned import PartitionedSharding, PartitionedTable
 from kgexp.sharding.rows import Placement, TableSpec
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
@@ -26,13 +27,16 @@ from kgexp.tracking.tracker import Tracker
 from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
+from kgexp.train.calendar import Calendar
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
 from kgexp.train.queries import QueryBatches
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective
+from kgexp.train.tour import Tour
 from kgexp.train.trainer import Trainer
+from kgexp.train.visits import VisitBatches
 from kgexp.world import ALONE, World
 
 #: Bytes of a number in float64, in which rows are drawn and queries ranked; of an id.
@@ -189,10 +193,15 @@ class Parts:
         def describe(step: int) -> str:
             h, r, t = self.batches(ALL)(step).triples[0].tolist()
             names = graph.entities.name(h), graph.relations.name(r), graph.entities.name(t)
-            epoch, part = divmod(step, batches.steps_per_epoch)
+            epoch = int(batches.calendar.epoch(step))
+            part = step - batches.calendar.steps(epoch)
             return f"epoch {epoch}, batch {part}, which begins with the triple {names}"
 
         waits = self.device.type == "cuda" or self.share.ranks > 1
+        meter = LossMeter(describe, _PENDING_LOSSES if waits else 1, self.sharding.exchange)
+        tour = None
+        if isinstance(entity, PartitionedTable) and isinstance(batches, VisitBatches):
+            tour = Tour(entity, batches, meter, tracker, self.sharding.parts)
         schedule = build(config["schedule"], plugins=config["plugins"])
         if not len(graph.valid) and (schedule.learns or config["early_stopping"]["patience"] is not None):
             raise ConfigError(
@@ -200,7 +209,7 @@ class Parts:
                 "add a valid file, or leave both out."
             )
         plan = Plan(
-            total=train["epochs"] * batches.steps_per_epoch if train["steps"] is None else train["steps"],
+            total=batches.calendar.steps(train["epochs"]) if train["steps"] is None else train["steps"],
             evaluate=_cadence(config["evaluation"]),
             checkpoint=_cadence(config["checkpoint"]),
             log_steps=config["tracking"]["every_steps"],
@@ -213,14 +222,15 @@ class Parts:
             batches=batches,
             sharding=self.sharding,
             schedule=schedule,
-            averaging=self._averaging((entity, relation), plan.total, batches.steps_per_epoch),
+            averaging=self._averaging((entity, relation), plan.total, batches.calendar),
             best=Best(**config["early_stopping"]),
             evaluator=evaluator,
-            meter=LossMeter(describe, _PENDING_LOSSES if waits else 1, self.sharding.exchange),
+            meter=meter,
             tracker=tracker,
             stages=stages,
             save=save,
             validates="valid" in config["evaluation"]["splits"] and len(graph.valid) > 0,
+            tour=tour,
         )
 
     @property
@@ -278,17 +288,17 @@ class Parts:
             of_entities.penalty, of_relations.penalty = regularizer.row_gradients(model)
         return of_entities, of_relations
 
-    def _averaging(self, tables: tuple[Table, ...], total: int, steps_per_epoch: int) -> Averaging:
+    def _averaging(self, tables: tuple[Table, ...], total: int, calendar: Calendar) -> Averaging:
         """Of a run of `total` steps. Raises ConfigError where it would never begin."""
         section = self.config["averaging"]
         cadence, start = _cadence(section), section["start"]
         if start is None:
             return Averaging(tables, cadence, None)
         begin = round(start * total)
-        if cadence.last(total, steps_per_epoch) <= begin:
+        if cadence.last(total, calendar) <= begin:
             raise ConfigError(
                 f"averaging.start={start} is step {begin} of {total}, after which no average falls due, an epoch being "
-                f"{steps_per_epoch} steps: lower it, or set averaging.every_steps."
+                f"{calendar.steps(1)} steps: lower it, or set averaging.every_steps."
             )
         return Averaging(tables, cadence, begin)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kgexp.optim.averaged import AVERAGE
 from kgexp.sharding.table import Table
+from kgexp.train.calendar import Calendar
 from kgexp.train.plan import Cadence
 
 #: Rows that are averaged or exchanged at a time.
@@ -43,9 +44,9 @@ class Averaging:
         """The name of the state tensor that is the model now: `weight` or `average`."""
         return AVERAGE if self.count else "weight"
 
-    def update(self, step: int, steps_per_epoch: int) -> None:
+    def update(self, step: int, calendar: Calendar) -> None:
         """Takes the weights after `step` steps into the average, if that is due."""
-        if self.begin is not None and step > self.begin and self.cadence.due(step, steps_per_epoch):
+        if self.begin is not None and step > self.begin and self.cadence.due(step, calendar):
             self.count += 1
             self.first = step if self.count == 1 else self.first
             for table in self.tables:

@@ -12,6 +12,7 @@ from kgexp.data.graph import Split
 from kgexp.randomness import Float64, Int64, Permutation, Purpose, key
 from kgexp.scoring.batch import Batch
 from kgexp.scoring.share import ALL, Share
+from kgexp.train.calendar import Regular
 
 #: Positions of the order computed at once.
 _POSITIONS = 1 << 16
@@ -46,11 +47,11 @@ class Batches:
         self._dtype = dtype
         self.triples = len(split.triples)
         self._order = Order(self.triples, batch_size, seed, share)
-        self.steps_per_epoch = self._order.steps
+        self.calendar = Regular(self._order.steps)
 
     def __call__(self, step: int) -> Batch:
         """The batch of `step`, counted from 0 over all epochs."""
-        epoch, part = divmod(step, self.steps_per_epoch)
+        epoch, part = divmod(step, self._order.steps)
         chosen = self._order(epoch, part)
         triples = torch.from_numpy(self._split.triples[chosen].astype(np.int64)).to(self._device)
 
@@ -84,10 +85,13 @@ class Order:
         batch_size: elements of a batch; the last one of an epoch may be smaller.
         seed: of the run.
         share: the part of every batch that is wanted; nothing else of it is computed.
+        which: tells several orders of an epoch apart.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int, share: Share = ALL) -> None:
-        self._n, self._batch_size, self._seed, self._share = n, batch_size, seed, share
+    def __init__(
+        self, n: int, batch_size: int, seed: int, share: Share = ALL, which: tuple[int, ...] = ()
+    ) -> None:
+        self._n, self._batch_size, self._seed, self._share, self._which = n, batch_size, seed, share, which
         self.steps = -(-n // batch_size)
         self._epoch, self._parts = -1, range(0)  # whose elements are computed
         self._elements: list[Int64] = []
@@ -117,4 +121,4 @@ class Order:
         return first + start, first + stop
 
     def _permutation(self, epoch: int) -> Permutation:
-        return Permutation(self._n, key(self._seed, Purpose.ORDER, epoch))
+        return Permutation(self._n, key(self._seed, Purpose.ORDER, epoch, *self._which))

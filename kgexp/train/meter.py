@@ -11,6 +11,10 @@ from kgexp.errors import NonFiniteError
 from kgexp.sharding.exchange import ALONE, Exchange
 
 
+#: Over which a mean is taken, each of them anew when it has been asked for.
+_WINDOWS = ("steps", "epoch", "visit")
+
+
 class LossMeter:
     """Collects the losses of steps and gives their means, weighted by the triples of each step.
 
@@ -28,8 +32,8 @@ class LossMeter:
         self._describe, self._exchange = describe, exchange
         self._limit = pending
         self._pending: list[tuple[int, int, Tensor]] = []
-        self._sums = {"steps": 0.0, "epoch": 0.0}
-        self._triples = {"steps": 0, "epoch": 0}
+        self._sums = dict.fromkeys(_WINDOWS, 0.0)
+        self._triples = dict.fromkeys(_WINDOWS, 0)
         self.last = math.nan
 
     def add(self, step: int, triples: int, loss: Tensor) -> None:
@@ -60,7 +64,7 @@ class LossMeter:
         self._pending.clear()
 
     def mean(self, window: str) -> float:
-        """The mean loss a triple since the last call for `steps` or `epoch`; NaN when there was none."""
+        """The mean loss a triple since the last call for `steps`, `epoch` or `visit`; NaN when there was none."""
         self.flush()
         total, triples = self._sums[window], self._triples[window]
         self._sums[window], self._triples[window] = 0.0, 0
@@ -73,4 +77,5 @@ class LossMeter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back a `state_dict`."""
-        self._sums, self._triples = dict(state["sums"]), dict(state["triples"])
+        self._sums |= state["sums"]
+        self._triples |= state["triples"]

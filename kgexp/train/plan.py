@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kgexp.train.calendar import Calendar
+
 
 @dataclass(frozen=True)
 class Cadence:
@@ -10,15 +12,16 @@ class Cadence:
     epochs: int
     steps: int
 
-    def due(self, step: int, steps_per_epoch: int) -> bool:
+    def due(self, step: int, calendar: Calendar) -> bool:
         """Whether it happens after `step` steps."""
-        by_epoch = self.epochs > 0 and step % (self.epochs * steps_per_epoch) == 0
+        finished = calendar.finished(step) if self.epochs > 0 else None
+        by_epoch = finished is not None and finished % self.epochs == 0
         return step > 0 and (by_epoch or (self.steps > 0 and step % self.steps == 0))
 
-    def last(self, step: int, steps_per_epoch: int) -> int:
+    def last(self, step: int, calendar: Calendar) -> int:
         """The last step up to `step` after which it happens; 0 where there is none."""
-        periods = (self.epochs * steps_per_epoch, self.steps)
-        return max((step // period * period for period in periods if period), default=0)
+        by_epoch = calendar.steps(int(calendar.epoch(step)) // self.epochs * self.epochs) if self.epochs else 0
+        return max(by_epoch, step // self.steps * self.steps if self.steps else 0)
 
 
 @dataclass(frozen=True)

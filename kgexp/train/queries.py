@@ -18,6 +18,7 @@ from kgexp.scoring.batch import Batch
 from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.targets import Targets
 from kgexp.train.batches import Order
+from kgexp.train.calendar import Regular
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,12 @@ class QueryBatches:
         self._seed, self._device, self._share = seed, device, share
         self.triples = sum(len(queries) for queries in self._queries.values())
         self._order = Order(self.triples, batch_size, seed)
-        self.steps_per_epoch = self._order.steps
+        self.calendar = Regular(self._order.steps)
 
     def __call__(self, step: int) -> Batch:
         """The batch of `step`, counted from 0 over all epochs: one triple of every query, and all answers."""
         # The sides of a batch are kept apart, and its parts are cut after that: so the order is that of the whole.
-        chosen = self._order(*divmod(step, self.steps_per_epoch))
+        chosen = self._order(*divmod(step, self._order.steps))
         start, stop = self._share.of(len(chosen))
         triples, entities, counts, examples = [], [], [], {}
         first, place, passed = 0, start, 0

@@ -24,6 +24,8 @@ from kgexp.train.queries import QueryBatches
 from kgexp.train.signals import StopRequested, StopSignal, strongest
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective, Work, prepare, run_step
+from kgexp.train.tour import Tour
+from kgexp.train.visits import VisitBatches
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Trainer:
         stages: takes the seconds.
         save: writes a checkpoint of the tables with the state it is given, for the step it is given.
         validates: whether the validation split is to be ranked at all.
+        tour: brings rows into memory where only some of them are there at a time.
         step: steps trained so far.
         trained: triples trained so far.
         evaluated: the step of the newest evaluation, -1 before the first.
@@ -59,7 +62,7 @@ class Trainer:
     objective: Objective
     entity: Table
     relation: Table
-    batches: Batches | QueryBatches
+    batches: Batches | QueryBatches | VisitBatches
     sharding: Sharding
     schedule: Schedule
     averaging: Averaging
@@ -70,6 +73,7 @@ class Trainer:
     stages: Stages
     save: Callable[[int, dict[str, Any]], None]
     validates: bool = True
+    tour: Tour | None = None
     step: int = 0
     trained: int = 0
     evaluated: int = -1
@@ -83,12 +87,12 @@ class Trainer:
     @property
     def epoch(self) -> float:
         """Epochs trained so far, the running one as a fraction."""
-        return self.step / self.batches.steps_per_epoch
+        return self.batches.calendar.epoch(self.step)
 
     @property
     def triples_per_step(self) -> float:
         """On average: the last batch of an epoch may be smaller."""
-        return self.batches.triples / self.batches.steps_per_epoch
+        return self.batches.triples / self.batches.calendar.steps(1)
 
     def fit(self, progress: Progress, stop: StopSignal) -> None:
         """Trains until `finished`, or until the first step after a stop signal, at which it saves.
@@ -146,6 +150,8 @@ class Trainer:
 
     def _prepare(self, step: int, stop: StopSignal) -> Work:
         """The work of a step; this tells the other ranks which signal this one has got."""
+        if self.tour is not None:
+            self.tour.arrive(step)
         plan = partial(self.sharding.plan, signal=stop.noted or 0)
         return prepare(self.objective, self.entity.num_rows, self.batches(step), plan)
 
@@ -157,11 +163,11 @@ class Trainer:
         self.meter.add(self.step, triples, loss)
         self.step += 1
         self.trained += triples
-        self.averaging.update(self.step, self.batches.steps_per_epoch)
-        row: dict[str, float] = {}
+        self.averaging.update(self.step, self.batches.calendar)
+        row = {} if self.tour is None else self.tour.depart(self.step)
         if self.step % self.plan.log_steps == 0:
-            row = {"train/loss": self.meter.mean("steps"), "train/epoch": self.epoch, "train/lr_factor": factor}
-        if self.step % self.batches.steps_per_epoch == 0:
+            row |= {"train/loss": self.meter.mean("steps"), "train/epoch": self.epoch, "train/lr_factor": factor}
+        if self.batches.calendar.finished(self.step) is not None:
             row["train/epoch_loss"] = self.meter.mean("epoch")
         if row:
             self.tracker.log(self.step, row)
@@ -202,4 +208,4 @@ class Trainer:
         self.tracker.say(f"{line}, the best so far" if improved else line)
 
     def _due(self, cadence: Cadence) -> bool:
-        return cadence.due(self.step, self.batches.steps_per_epoch)
+        return cadence.due(self.step, self.batches.calendar)

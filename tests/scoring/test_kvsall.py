@@ -31,11 +31,11 @@ def answers_of(world, side):
 def test_an_epoch_holds_every_query_once_with_all_its_answers(world, sides):
     make = batches(world, sides)
     expected = {query: answers for side in sides for query, answers in answers_of(world, side).items()}
-    assert make.triples == len(expected) and make.steps_per_epoch == -(-len(expected) // 20)
+    assert make.triples == len(expected) and make.calendar.steps(1) == -(-len(expected) // 20)
     for epoch in range(2):
         seen = []
-        for part in range(make.steps_per_epoch):
-            batch = make(epoch * make.steps_per_epoch + part)
+        for part in range(make.calendar.steps(1)):
+            batch = make(epoch * make.calendar.steps(1) + part)
             assert torch.cat(list(batch.examples.values())).tolist() == list(range(len(batch)))
             for side, rows in batch.examples.items():
                 for i in rows.tolist():

@@ -9,6 +9,7 @@ from kgexp.scoring.batch import Batch
 from kgexp.scoring.masks import equal_mask, known_mask
 from kgexp.scoring.negatives import NegativeSampling
 from kgexp.scoring.onevssample import OneVsSample
+from kgexp.scoring.pool import Pool
 from kgexp.scoring.samplers import Degree
 
 
@@ -30,7 +31,7 @@ def test_negatives_have_the_distribution_of_degrees(world, exponent, share):
     degrees = np.array([(triples[:, [0, 2]] == e).sum() for e in range(n)], float)
     if exponent:
         weights = degrees**exponent
-        drawn = Degree(triples, n, exponent, share).draw(5, np.arange(200_000))
+        drawn = Degree(triples, n, exponent, share).draw(5, np.arange(200_000), Pool.of([range(n)]))
     else:
         weights = np.ones(n)
         scoring = NegativeSampling(200_000, degree_exponent=exponent, uniform_share=share)

@@ -43,7 +43,7 @@ def train(*parts, steps=4):
         for part in parts:
             mine = range(part.first_row, part.first_row + part.num_rows)
             if step == 2:
-                part.step(None, grad[mine.start : mine.stop], 0.7, step)
+                part.step(slice(0, len(mine)), grad[mine.start : mine.stop], 0.7, step)
                 continue
             index = touched[(touched >= mine.start) & (touched < mine.stop)]
             part.step(index - mine.start, grad[index], 0.7, step)
@@ -98,7 +98,7 @@ def test_small_steps_move_weights_in_bfloat16():
     """To the nearest, 0.5 - 0.0005 is 0.5 again, for ever."""
     rows = own(SGD(lr=5e-4), range(1000), d=20, value=0.5, weight=BF16)
     for step in range(100):
-        rows.step(None, torch.ones(1000, 20), step=step)
+        rows.step(slice(0, 1000), torch.ones(1000, 20), step=step)
     weight = rows.state_tensors()["weight"].double()
     # A step goes down by 2⁻⁹ with probability q, else by nothing: the deviation of the mean is that of a binomial.
     q, ulp = 5e-4 * 2**9, 2.0**-9
@@ -112,7 +112,7 @@ def test_adams_second_moment_decays_in_bfloat16():
     state = rows.state_tensors()
     state["exp_avg_sq"].fill_(1.0)
     for step in range(300):
-        rows.step(None, torch.zeros(200, 10), step=step)
+        rows.step(slice(0, 200), torch.zeros(200, 10), step=step)
     assert state["exp_avg_sq"].dtype == BF16 and state["step"].dtype == torch.float32
     assert state["exp_avg_sq"].double().mean().item() == pytest.approx(0.999**300, abs=0.005)
     assert state["step"].eq(300).all()
@@ -139,7 +139,7 @@ def test_what_bfloat16_can_hold_is_not_rounded():
     patterns = torch.tensor([[0x7F800001, 0x7FFFFFFF, -1, -0x7FFFFF]], dtype=torch.int32)  # NaN of every kind
     assert rounded(patterns.view(torch.float32), 0, torch.zeros(1, dtype=torch.int64)).isnan().all()
     rows = own(SGD(), range(2), weight=BF16)
-    rows.step(None, torch.tensor([[nan] * D, [1.0] * D]), step=0)
+    rows.step(slice(0, 2), torch.tensor([[nan] * D, [1.0] * D]), step=0)
     assert rows.read(torch.arange(2)).isnan().any(dim=1).tolist() == [True, False]
 
 

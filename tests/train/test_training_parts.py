@@ -12,6 +12,7 @@ from kgexp.train.batches import Batches
 from kgexp.train.best import Best
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
+from kgexp.train.calendar import Regular
 from kgexp.train.plan import Cadence
 
 
@@ -23,7 +24,7 @@ def batches(n=501, size=40, seed=0, weights=True):
 
 def test_an_epoch_holds_every_triple_once():
     make = batches()
-    assert make.steps_per_epoch == 13
+    assert make.calendar.steps(1) == 13
     for epoch in range(2):
         epoch_batches = [make(13 * epoch + i) for i in range(13)]
         assert [len(b) for b in epoch_batches] == [40] * 12 + [21]
@@ -89,10 +90,10 @@ def test_patience_counts_evaluations_without_improvement():
 
 
 def test_cadences():
-    assert [s for s in range(1, 31) if Cadence(2, 0).due(s, 5)] == [10, 20, 30]
-    assert [s for s in range(1, 11) if Cadence(0, 4).due(s, 5)] == [4, 8]
-    assert [s for s in range(1, 11) if Cadence(1, 4).due(s, 5)] == [4, 5, 8, 10]
-    assert not any(Cadence(0, 0).due(s, 5) for s in range(1, 11))
+    assert [s for s in range(1, 31) if Cadence(2, 0).due(s, Regular(5))] == [10, 20, 30]
+    assert [s for s in range(1, 11) if Cadence(0, 4).due(s, Regular(5))] == [4, 8]
+    assert [s for s in range(1, 11) if Cadence(1, 4).due(s, Regular(5))] == [4, 5, 8, 10]
+    assert not any(Cadence(0, 0).due(s, Regular(5)) for s in range(1, 11))
 
 
 def test_a_run_that_cannot_fit_is_refused_with_what_would():

@@ -1,0 +1,151 @@
+"""The part of a partitioned table that is in memory: slots for slices, which come and go while others are trained."""
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from kgexp.sharding.backing import Backing
+
+#: The place of a row that is not in memory, before the id is added.
+_ABSENT = -(1 << 62)
+
+
+class Buffer:
+    """Slots, each with room for the rows of one slice and their optimizer state.
+
+    What left is written back, and what the next visit needs is fetched, by another thread while this visit's rows are
+    trained: as far as there are free slots.
+
+    Args:
+        backing: where slices come from and go to.
+        slots: how many slices have room.
+        device: of the tensors.
+        background: whether another thread works; False does everything when it is due.
+
+    Attributes:
+        tensors: by name, float[slots * r, …] with r rows of the largest slice.
+        numbers: int64[slots * r], the id of the row in each place; of no meaning where there is none.
+        loads: slices that have come into memory so far.
+        waited: seconds that `enter` and `flush` took so far.
+    """
+
+    def __init__(self, backing: Backing, slots: int, device: torch.device, background: bool) -> None:
+        self._backing, self._slices = backing, backing.slices
+        self._rows = self._slices.largest
+        self.tensors = backing.layout.empty(slots * self._rows, device)
+        self.numbers = torch.zeros(slots * self._rows, dtype=torch.int64, device=device)
+        self.loads, self.waited = 0, 0.0
+        self._slot: dict[int, int] = {}  # of every slice in memory
+        self._free = list(range(slots))[::-1]
+        self._dirty: set[int] = set()
+        self._offset = torch.full((len(self._slices),), _ABSENT, device=device)
+        self._resident: tuple[int, ...] = ()
+        self._pool = ThreadPoolExecutor(1, "rows") if background else None
+        self._underway: Future[None] | None = None
+
+    @property
+    def resident(self) -> tuple[int, ...]:
+        """The slices that are being trained, ascending."""
+        return self._resident
+
+    def enter(self, wanted: Sequence[int], following: Sequence[int] = ()) -> None:
+        """Makes the slices `wanted` resident, and begins to fetch those of the visit that comes after."""
+        start = time.perf_counter()
+        self.settle()
+        leaving = [k for k in self._slot if k not in wanted]
+        for k in wanted:
+            if k not in self._slot:
+                if not self._free:
+                    self._evict(leaving.pop(0))
+                self._load(k)
+        self._resident = tuple(sorted(wanted))
+        self._dirty.update(wanted)
+        self._number()
+        self.waited += time.perf_counter() - start
+        if self._pool is not None:
+            self._underway = self._pool.submit(self._exchange, leaving, [k for k in following if k not in wanted])
+
+    def flush(self) -> None:
+        """Stores whatever has changed; the slices stay."""
+        start = time.perf_counter()
+        self.settle()
+        for k in sorted(self._dirty):
+            self._backing.store(k, self.rows(k))
+        self._dirty.clear()
+        self.waited += time.perf_counter() - start
+
+    def touch(self) -> None:
+        """Says that the resident slices are trained on after `flush`."""
+        self._dirty.update(self._resident)
+
+    def clear(self) -> None:
+        """Forgets what is in memory, changed or not."""
+        self.settle()
+        self._free += self._slot.values()
+        self._slot, self._dirty, self._resident = {}, set(), ()
+
+    def close(self) -> None:
+        """Ends the other thread."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def places(self, ids: Tensor) -> Tensor:
+        """Where the rows of the ids int64[u] are: int64[u], counted from the first row of the first slot."""
+        places = ids + self._offset[self._slices.of(ids)]
+        if len(places) and int(places.min()) < 0:
+            raise RuntimeError(f"the row of entity {int(ids[places.argmin()])} is not in memory")
+        return places
+
+    def holds(self, k: int) -> bool:
+        """Whether the newest rows of a slice are here."""
+        return k in self._slot
+
+    def ranges(self, slices: Iterable[int] | None = None) -> list[range]:
+        """Places of the rows of slices, by default of all that are resident, in the order of their ids."""
+        chosen = self._resident if slices is None else slices
+        return [self._range(k) for k in chosen if self._slices.size(k)]
+
+    def rows(self, k: int) -> dict[str, Tensor]:
+        """The tensors of a slice that is in memory: views."""
+        places = self._range(k)
+        return {name: tensor[places.start : places.stop] for name, tensor in self.tensors.items()}
+
+    def _range(self, k: int) -> range:
+        start = self._slot[k] * self._rows
+        return range(start, start + self._slices.size(k))
+
+    def settle(self) -> None:
+        """Waits for the other thread; raises what it met."""
+        if self._underway is not None:
+            self._underway.result()
+            self._underway = None
+
+    def _exchange(self, leaving: Sequence[int], following: Sequence[int]) -> None:
+        """The other thread's work."""
+        for k in leaving:
+            self._evict(k)
+        for k in following:
+            if self._free:
+                self._load(k)
+
+    def _evict(self, k: int) -> None:
+        if k in self._dirty:
+            self._backing.store(k, self.rows(k))
+            self._dirty.discard(k)
+        self._free.append(self._slot.pop(k))
+
+    def _load(self, k: int) -> None:
+        self._slot[k] = self._free.pop()
+        self._backing.fetch(k, self.rows(k))
+        self.loads += 1
+
+    def _number(self) -> None:
+        """Tells which row is where, of those that are resident."""
+        self._offset.fill_(_ABSENT)
+        for k in self._resident:
+            ids, places = self._slices.ids(k), self._range(k)
+            self._offset[k] = places.start - ids.start
+            self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)

@@ -1,0 +1,239 @@
+"""`sharding=partitioned`: some slices of the entity rows are in memory, every other one is in storage."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgexp.sharding.backing import Backing, Layout, RowFile, Rows
+from kgexp.sharding.base import Sharding
+from kgexp.sharding.buffer import Buffer
+from kgexp.sharding.exchange import Exchange
+from kgexp.sharding.itinerary import Itinerary, Visit
+from kgexp.sharding.local import local_table
+from kgexp.sharding.owners import Owners
+from kgexp.sharding.route import Plan, Route, local_plan
+from kgexp.sharding.rows import FILL, WEIGHT, OwnRows, TableSpec
+from kgexp.sharding.slices import Slices
+from kgexp.sharding.table import Block, Table
+from kgexp.storage.blobs import Blobs
+from kgexp.world import World
+
+
+class PartitionedTable(Table):
+    """Rows float[n, d] of which some slices are in memory: `gather` and `update` reach these alone, all else streams.
+
+    Args:
+        spec: of the table; its rows are drawn when they are first needed.
+        slices: of its ids.
+        slots: slices that have room in memory.
+        background: whether slices move while others are trained.
+    """
+
+    def __init__(self, spec: TableSpec, slices: Slices, slots: int, background: bool) -> None:
+        self.name, self.num_rows, self.dim = spec.name, spec.num_rows, spec.dim
+        self.bounds, self.first_row = (0, spec.num_rows), 0
+        self.exchange = Exchange()
+        self.slices = slices
+        self.backing = Backing(
+            _layout(spec), slices, partial(_draw, spec), None if spec.storage.in_memory else spec.storage.blobs()
+        )
+        placement = spec.placement
+        self.buffer = Buffer(self.backing, slots, placement.device, background)
+        state = {name: tensor for name, tensor in self.buffer.tensors.items() if name != WEIGHT}
+        self._rows = OwnRows(
+            spec.name,
+            self.buffer.tensors[WEIGHT],
+            state,
+            spec.optimizer,
+            dtype=placement.dtype,
+            seed=spec.seed,
+            numbers=self.buffer.numbers,
+        )
+        self.local_rows = self._rows.num_rows
+        self.dtype, self.device = self._rows.dtype, self._rows.device
+        self._candidates: tuple[int, ...] = ()
+
+    def enter(self, visit: Visit, following: Sequence[int] = ()) -> None:
+        """Makes the slices of a visit resident; those of the visit `following` are fetched meanwhile."""
+        if visit.resident != self.buffer.resident:
+            self.buffer.enter(visit.resident, following)
+        self.buffer.touch()
+        self._candidates = tuple(sorted({*visit.heads, *visit.tails}))
+
+    def gather(self, route: Route) -> Tensor:
+        """See `Table.gather`; the rows have to be in memory."""
+        return self._rows.read(self.buffer.places(route.ids)).requires_grad_()
+
+    def read(self, ids: Tensor) -> Tensor:
+        """See `Table.read`; rows that are not in memory are read from where they are."""
+        self.buffer.settle()
+        wanted, place = torch.unique(ids.reshape(-1), return_inverse=True)
+        rows = torch.empty(len(wanted), self.dim, dtype=self.dtype, device=self.device)
+        cut = torch.searchsorted(wanted.cpu(), torch.tensor(self.slices.bounds)).tolist()
+        for k in range(len(self.slices)):
+            if cut[k] < cut[k + 1]:
+                part = slice(cut[k], cut[k + 1])
+                rows[part] = self._read(k, wanted[part] - self.slices.bounds[k]).to(self.device, self.dtype)
+        return rows.index_select(0, place).reshape(*ids.shape, self.dim)
+
+    def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
+        """See `Table.begin_update`."""
+        places, ranges = self.buffer.places(route.ids), self.buffer.ranges(self._candidates)
+
+        def finish(factor: float, step: int) -> None:
+            self._rows.update(places, grad, factor, step, ranges)
+
+        return finish
+
+    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+        """See `Table.local_blocks`: slices that are not in memory are streamed."""
+        assert not grad, "only rows in memory have a gradient"
+        self.buffer.settle()
+        for k in range(len(self.slices)):
+            if self.buffer.holds(k):
+                yield from self._rows.blocks(size, ranges=self.buffer.ranges([k]))
+                continue
+            for start in range(0, self.slices.size(k), size):
+                rows = self.backing.read(k, WEIGHT, start, min(start + size, self.slices.size(k)))
+                yield Block(self.slices.bounds[k] + start, rows.to(self.device, self.dtype))
+
+    def candidate_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+        """See `Table.candidate_blocks`."""
+        return self._rows.blocks(size, grad=grad, ranges=self.buffer.ranges(self._candidates))
+
+    @property
+    def num_candidates(self) -> int:
+        """See `Table.num_candidates`."""
+        return sum(self.slices.size(k) for k in self._candidates)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """See `Table.state_tensors`: of the places in memory."""
+        return self._rows.state_tensors()
+
+    def commit(self, blobs: Blobs) -> Mapping[int, RowFile]:
+        """Durable files of all slices, beside which a checkpoint that names them will lie."""
+        self.buffer.flush()
+        return self.backing.commit(blobs)
+
+    def adopt(self, files: Mapping[int, RowFile], blobs: Blobs) -> None:
+        """Goes on from files that a `commit` gave."""
+        self.buffer.clear()
+        self.backing.adopt(files, blobs)
+
+    def restart(self, origin: Callable[[range, Rows], None]) -> None:
+        """Goes on from rows that `origin` fills in when they are needed."""
+        self.buffer.clear()
+        self.backing.restart(origin)
+
+    def _read(self, k: int, index: Tensor) -> Tensor:
+        """Rows of a slice, counted from its first, ascending."""
+        if self.buffer.holds(k):
+            return self.buffer.rows(k)[WEIGHT].index_select(0, index)
+        rows, size = [], max(1, FILL // self.dim)
+        place, stop = index.cpu(), 0
+        while stop < len(place):  # no more of it at a time than is drawn at a time
+            first = int(place[stop])
+            start, stop = stop, int(torch.searchsorted(place, first + size))
+            block = self.backing.read(k, WEIGHT, first, int(place[stop - 1]) + 1)
+            rows.append(block.index_select(0, place[start:stop] - first))
+        return torch.cat(rows)
+
+
+def _layout(spec: TableSpec) -> Layout:
+    """Of the weights and of the optimizer's state."""
+    shapes = {WEIGHT: (1, spec.dim)} | spec.optimizer.state_shapes(1, spec.dim)
+    dtype = partial(spec.placement.dtype_of, spec.optimizer)
+    return Layout(spec.name, {name: (dtype(name), shape[1:]) for name, shape in shapes.items()})
+
+
+def _draw(spec: TableSpec, ids: range, into: Rows) -> None:
+    """The rows of a new table."""
+    size = max(1, FILL // spec.dim)
+    for start in range(0, len(ids), size):
+        piece = ids[start : start + size]
+        drawn = spec.initial(np.arange(piece.start, piece.stop, dtype=np.int64))
+        into[WEIGHT][start : start + len(piece)] = torch.from_numpy(drawn)
+    for name, tensor in into.items():
+        if name != WEIGHT:
+            tensor.zero_()
+
+
+class PartitionedSharding(Sharding):
+    """Trains tables larger than memory: partition by partition, each made of slices that every pass groups anew.
+
+    Args:
+        partitions: into which the entities are cut, P.
+        buffer: how many are in memory to be trained, B; all of them where there are fewer.
+        slices: ranges of ids that make up a partition.
+        order: in which partitions come, see `orders`.
+        mix: see `Itinerary`.
+        spread: see `Itinerary`.
+        chunks: passes that an epoch is cut into; each has its part of every bucket.
+        prefetch: whether another thread moves slices while others are trained; it needs room for one partition more.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        buffer: int = 4,
+        slices: int = 1,
+        order: str = "covering",
+        mix: bool = True,
+        spread: bool = True,
+        chunks: int = 1,
+        prefetch: bool = True,
+    ) -> None:
+        self.partitions, self.buffer = partitions, min(buffer, partitions)
+        # Where all are in memory there is nothing to group.
+        self.parts = 1 if self.buffer == partitions else slices
+        self.order, self.mix, self.spread, self.chunks, self.prefetch = order, mix, spread, chunks, prefetch
+
+    def open(self, world: World, device: torch.device) -> None:
+        """See `Sharding.open`: there is nobody to connect to."""
+
+    def close(self) -> None:
+        """See `Sharding.close`."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """See `Sharding.exchange`."""
+        return Exchange()
+
+    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
+        """See `Sharding.owners`."""
+        return Owners(num_entities, 1)
+
+    def slices(self, num_entities: int) -> Slices:
+        """How the entities are cut."""
+        return Slices.even(num_entities, self.partitions * self.parts)
+
+    def itinerary(self, seed: int) -> Itinerary:
+        """Which slices are in memory when, and what is trained meanwhile."""
+        return Itinerary(
+            self.partitions, self.parts, self.buffer, self.order, seed, mix=self.mix, spread=self.spread
+        )
+
+    @property
+    def slots(self) -> int:
+        """Slices that have room in memory."""
+        spare = 1 if self.prefetch and self.buffer < self.partitions else 0
+        return (self.buffer + spare) * self.parts
+
+    def rows_in_memory(self, num_entities: int, ranks: int | None = None) -> int:
+        """See `Sharding.rows_in_memory`."""
+        return self.slots * self.slices(num_entities).largest
+
+    def entity_table(self, spec: TableSpec) -> PartitionedTable:
+        """See `Sharding.entity_table`."""
+        return PartitionedTable(spec, self.slices(spec.num_rows), self.slots, self.prefetch)
+
+    def relation_table(self, spec: TableSpec) -> Table:
+        """See `Sharding.relation_table`: relations are in memory."""
+        return local_table(spec)
+
+    def plan(self, entity: Tensor, relation: Tensor, signal: int = 0) -> Plan:
+        """See `Sharding.plan`."""
+        return local_plan(entity, relation)

@@ -1,0 +1,77 @@
+"""Partitioned training on its way: rows come and go where a visit begins, and each visit and pass leaves its figures."""
+
+import time
+from typing import Any
+
+from kgexp.sharding.partitioned import PartitionedTable
+from kgexp.tracking.tracker import Tracker
+from kgexp.train.memory import size
+from kgexp.train.meter import LossMeter
+from kgexp.train.visits import Leg, VisitBatches
+
+
+class Tour:
+    """Brings the rows of every step's visit into memory before the step.
+
+    Args:
+        table: whose rows these are.
+        batches: know the visits.
+        meter: has the losses.
+        tracker: gets the figures of visits, and a line about each pass.
+        parts: slices of a partition, in which loads are told.
+    """
+
+    def __init__(
+        self, table: PartitionedTable, batches: VisitBatches, meter: LossMeter, tracker: Tracker, parts: int
+    ) -> None:
+        self._table, self._batches, self._meter, self._tracker, self._parts = table, batches, meter, tracker, parts
+        self._leg: Leg | None = None
+        self._visit, self._pass = self._counters(), self._counters()
+
+    def arrive(self, step: int) -> None:
+        """Before a step is prepared: its rows have to be there."""
+        leg = self._batches.leg(step)
+        if self._leg == leg:
+            return
+        self._visit = self._counters()
+        if self._leg is None or self._leg.number != leg.number:
+            self._pass = self._visit
+        self._leg = leg
+        self._table.enter(leg.visit, self._batches.after(leg).visit.resident)
+
+    def depart(self, step: int) -> dict[str, float]:
+        """After a step, so many having been trained: the figures of the visit if it ended, to be logged."""
+        leg = self._leg
+        if leg is None or step != leg.stop:
+            return {}
+        now = self._counters()
+        spent = {name: now[name] - self._visit[name] for name in now}
+        row = {
+            "visit/loss": self._meter.mean("visit"),
+            "visit/triples": float(leg.triples),
+            "visit/triples_per_second": leg.triples / max(spent["seconds"], 1e-9),
+            "visit/waited": spent["waited"],
+            "visit/loads": spent["loads"] / self._parts,
+            "visit/pass": float(leg.number),
+        }
+        if leg.last:
+            spent = {name: now[name] - self._pass[name] for name in now}
+            row["pass/loads"] = spent["loads"] / self._parts
+            row["pass/waited"] = spent["waited"] / max(spent["seconds"], 1e-9)
+            self._tracker.say(
+                f"pass {leg.number + 1}: {spent['loads'] / self._parts:,.4g} loads of partitions, "
+                f"{size(int(spent['read']))} read and {size(int(spent['written']))} written, "
+                f"{100 * row['pass/waited']:.1f} % of the time waiting for storage"
+            )
+        return row
+
+    def _counters(self) -> dict[str, Any]:
+        """What is counted since the start."""
+        buffer, backing = self._table.buffer, self._table.backing
+        return {
+            "seconds": time.perf_counter(),
+            "waited": buffer.waited,
+            "loads": buffer.loads,
+            "read": backing.read_bytes,
+            "written": backing.written_bytes,
+        }
