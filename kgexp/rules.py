@@ -6,6 +6,7 @@ from kgexp.errors import ConfigError, meant
 from kgexp.protocol import GROUPED, METRICS, OBJECTIVES
 from kgexp.schemas import schema_of
 from kgexp.schemas.objectives import KvsAll, MarginRanking, Negatives, OneVsSample
+from kgexp.schemas.running import PartitionedSharding
 
 _ROTATE = "kgexp.models.rotate.RotatE"
 #: Models whose rows hold complex numbers.
@@ -149,6 +150,39 @@ def _angles(config: dict[str, Any]) -> None:
         )
 
 
+def _partitioned(config: dict[str, Any]) -> None:
+    sharding = config["sharding"]
+    if schema_of("sharding", sharding["_target_"]) is not PartitionedSharding:
+        return
+    partitions, buffer = sharding["partitions"], sharding["buffer"]
+    if partitions > 1 and buffer < 2:
+        raise ConfigError(
+            "sharding.buffer is 1, but the two ends of a triple may lie in two partitions: set it to 2 or more."
+        )
+    if sharding["spread"] and not sharding["mix"]:
+        raise ConfigError(
+            "sharding.spread=true trains triples at a random one of several times, but sharding.mix=false trains every "
+            "bucket by itself: set spread to false, or mix to true."
+        )
+    if sharding["workers"] > 1 and schema_of("scoring", config["scoring"]["_target_"]) not in (Negatives, OneVsSample):
+        raise ConfigError(
+            f"sharding.workers is {sharding['workers']}, but a technique that scores against all entities has one "
+            "gradient of all rows: set workers to 1 and train.threads as high, or choose scoring=negatives."
+        )
+    if buffer >= partitions:
+        return
+    if schema_of("scoring", config["scoring"]["_target_"]) is KvsAll:
+        raise ConfigError(
+            "scoring=kvsall needs all answers of a query in memory at once, and sharding=partitioned has some of them: "
+            "choose scoring=onevsall or negatives, or sharding=rowwise, or set sharding.buffer to sharding.partitions."
+        )
+    if config["averaging"]["start"] is not None:
+        raise ConfigError(
+            "averaging.start averages every row at once, and sharding=partitioned has some of them in memory: set it "
+            "to null, or sharding.buffer to sharding.partitions."
+        )
+
+
 #: All of them, in the order in which they are looked at.
 RULES = (
     _columns,
@@ -165,4 +199,5 @@ RULES = (
     _averaging,
     _narrow,
     _angles,
+    _partitioned,
 )

@@ -105,7 +105,8 @@ class _Session:
         for line in graph.report.lines():
             self._say(line)
         stop.check()
-        parts = Parts.of(config, graph, device, self._world)
+        with self._stages.stage("prepare"):
+            parts = Parts.of(config, graph, device, self._world, self._say)
         with closing(parts.sharding):
             try:
                 self._run(parts, graph, storage, stop, threads, state_device)
@@ -231,7 +232,7 @@ class _Session:
             return
         if checkpoint.state["fingerprint"] != graph.fingerprint:
             raise CheckpointError(
-                f"{checkpoint.path} was trained on other data (fingerprint {checkpoint.state['fingerprint']}, now "
+                f"{checkpoint} was trained on other data (fingerprint {checkpoint.state['fingerprint']}, now "
                 f"{graph.fingerprint}): restore the files of dataset.path and dataset.relation_weights, or start a new "
                 "run"
             )
@@ -241,7 +242,7 @@ class _Session:
         trainer.load_state_dict(checkpoint.state)
         self._stages.seconds = checkpoint.state["seconds"]
         self._tracker.keep(checkpoint.state["rows"])
-        self._say(f"resuming after step {checkpoint.step}, from {checkpoint.path}")
+        self._say(f"resuming after step {checkpoint.step}, from {checkpoint}")
         if trainer.finished:
             why = "patience has run out" if trainer.best.exhausted else f"the run is {trainer.plan.total} steps long"
             self._say(f"nothing left to train: {why}")

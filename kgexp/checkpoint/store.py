@@ -11,22 +11,31 @@
 
 A folder is filled under a name that ends in `.tmp`, synced, and renamed. A committed file is never written again.
 Every rank writes the rows that it owns into the one folder; any number of ranks reads them.
+
+The rows of a partitioned table are in files of their own, `checkpoints/rows/entity-00017.000042-….safetensors`, which
+several checkpoints may name: what has not changed in between is not written again. Their checksums are in the index.
 """
 
 import json
 import os
+import posixpath
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from kgexp.checkpoint.together import by_first, together
 from kgexp.checkpoint.writing import FORMAT, write_rest, write_rows
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
+from kgexp.sharding.backing import ROWS, RowFile
+from kgexp.sharding.partitioned import PartitionedTable
 from kgexp.sharding.table import Table
+from kgexp.storage.blobs import Blobs, LocalBlobs
 from kgexp.storage.shards import RowReader
 from kgexp.world import Alone, World
 
@@ -35,35 +44,44 @@ _NAME = re.compile(r"step_(\d{10})")
 
 
 class Checkpoint:
-    """A complete checkpoint on disk, to read from.
+    """A complete checkpoint, to read from.
 
     Attributes:
-        path: its folder.
+        path: its folder, where it is one of the file system.
         state: the trainer's state, as `CheckpointStore.save` got it.
         config: the resolved configuration of the run that wrote it.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Opens the folder `path`.
+    def __init__(self, path: Path, blobs: Blobs | None = None) -> None:
+        """Opens the folder `path`, of the file system or of `blobs`.
 
         Raises:
             CheckpointError: it is no checkpoint, not a complete one, or of a newer format.
         """
         self.path = path
-        self._index = _read_json(path / "index.json")
+        self._blobs = blobs or LocalBlobs(path.parent)
+        self._index = self._json("index.json")
         if self._index.get("format") != FORMAT:
             raise CheckpointError(
-                f"{path} has the checkpoint format {self._index.get('format')}, this version reads {FORMAT}; "
+                f"{self} has the checkpoint format {self._index.get('format')}, this version reads {FORMAT}; "
                 "install the version of kgexp that wrote it"
             )
         for name, size in self._index["files"].items():
-            file = path / name
-            if not file.is_file() or file.stat().st_size != size:
+            if self._blobs.size(self._name(name)) != size:
                 raise CheckpointError(
-                    f"{file} is missing or not {size} bytes long: the checkpoint is damaged; take another one"
+                    f"{self._blobs.describe(self._name(name))} is missing or not {size} bytes long: the checkpoint is "
+                    "damaged; take another one"
                 )
-        self.state: dict[str, Any] = _read_json(path / "state.json")
-        self.config: dict[str, Any] = _read_json(path / "config.json")
+        self.state: dict[str, Any] = self._json("state.json")
+        self.config: dict[str, Any] = self._json("config.json")
+
+    def __str__(self) -> str:
+        return self._blobs.describe(self.path.name)
+
+    @property
+    def files(self) -> list[str]:
+        """Names of all its files but the index, in the folder that holds the checkpoints."""
+        return [self._name(name) for name in self._index["files"]]
 
     @property
     def step(self) -> int:
@@ -84,8 +102,8 @@ class Checkpoint:
         try:
             files = self._index["tables"][table][key]
         except KeyError:
-            raise CheckpointError(f"{self.path} holds no tensor {table}.{key}") from None
-        return RowReader(f"{table}.{key}", [self.path / name for name in files])
+            raise CheckpointError(f"{self} holds no tensor {table}.{key}") from None
+        return RowReader(f"{table}.{key}", [self._name(name) for name in files], self._blobs)
 
     def load(self, table: Table) -> None:
         """Fills the rows that this process has of a table, optimizer state and all, with what was saved.
@@ -93,15 +111,40 @@ class Checkpoint:
         Raises:
             CheckpointError: the shapes of the whole table differ.
         """
+        readers = {key: self.tensor(table.name, key) for key in table.state_tensors()}
         for key, target in table.state_tensors().items():
-            saved = self.tensor(table.name, key)
+            saved = readers[key]
             shape = (table.num_rows, *target.shape[1:])
             if saved.shape != shape or saved.dtype != target.dtype:
                 raise CheckpointError(
-                    f"{self.path}: {table.name}.{key} is {saved.dtype} {list(saved.shape)}, the run needs "
+                    f"{self}: {table.name}.{key} is {saved.dtype} {list(saved.shape)}, the run needs "
                     f"{target.dtype} {list(shape)}; the configuration or the data set is another one"
                 )
-            saved.copy_into(target, table.first_row)
+        if isinstance(table, PartitionedTable):
+            self._hand_over(table, readers)
+            return
+        for key, target in table.state_tensors().items():
+            readers[key].copy_into(target, table.first_row)
+
+    def _hand_over(self, table: PartitionedTable, readers: Mapping[str, RowReader]) -> None:
+        """Lets a table that is not whole in memory read the rows when it needs them."""
+        rows = self._index.get("rows", {}).get(table.name)
+        if rows is not None and rows["bounds"] == list(table.slices.bounds) and rows["layout"] == table.layout:
+            table.adopt({int(k): RowFile(**file) for k, file in rows["files"].items()}, self._blobs)
+            return
+
+        def fill(ids: range, into: Mapping[str, Tensor]) -> None:
+            for key, target in into.items():
+                readers[key].copy_into(target, ids.start)
+
+        table.restart(fill)
+
+    def _name(self, file: str) -> str:
+        """A file of the index, by its name in the folder that holds the checkpoints."""
+        return posixpath.normpath(f"{self.path.name}/{file}")
+
+    def _json(self, file: str) -> dict[str, Any]:
+        return read_json(self._blobs, f"{self.path.name}/{file}")
 
 
 class CheckpointStore:
@@ -117,6 +160,7 @@ class CheckpointStore:
         self.folder = folder
         self._keep = keep
         self._world = world
+        self._blobs = LocalBlobs(folder)
 
     def save(
         self,
@@ -149,11 +193,12 @@ class CheckpointStore:
         part = final.with_name(f"{final.name}.tmp")
         if by_first(world, "checkpoint folder", lambda: self._prepare(final, part)):
             with together(world, "checkpoint rows"):
-                own = write_rows(part, list(tables.values()), world.rank)
+                rows = {name: t.commit(self._blobs) for name, t in tables.items() if isinstance(t, PartitionedTable)}
+                own = write_rows(part, [table for table in tables.values() if table.name not in rows], world.rank)
             written = world.gather("checkpoint files", own)
 
             def commit() -> None:
-                write_rest(part, step, tables, written, state, config, vocabularies)
+                write_rest(part, step, tables, rows, written, state, config, vocabularies)
                 os.rename(part, final)
                 sync(self.folder)
 
@@ -232,9 +277,19 @@ class CheckpointStore:
         newest = sorted(whole)[-self._keep :]
         best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
         for step in whole.keys() - best - set(newest):
-            _discard(whole[step].path)
+            _discard(whole.pop(step).path)
         for path in self.folder.glob("*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
+        self._prune_rows(whole.values())
+
+    def _prune_rows(self, whole: Iterable[Checkpoint]) -> None:
+        """Removes files of rows that no checkpoint names, unless a damaged one might."""
+        if set(self.steps()) != {checkpoint.step for checkpoint in whole}:
+            return
+        named = {name for checkpoint in whole for name in checkpoint.files}
+        for name in self._blobs.names(f"{ROWS}/"):
+            if name not in named:
+                self._blobs.delete(name)
 
 
 def _discard(path: Path) -> None:
@@ -244,9 +299,12 @@ def _discard(path: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(blobs: Blobs, name: str) -> dict[str, Any]:
+    """A file of a checkpoint. Raises CheckpointError."""
+    text = bytearray(blobs.size(name) or 0)
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); it is part of a checkpoint") from error
+        blobs.read(name, 0, memoryview(text))
+        value: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{blobs.describe(name)} cannot be read ({error}); it is part of a checkpoint") from error
     return value

@@ -5,11 +5,14 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
+from kgexp.sharding.backing import RowFile
+from kgexp.sharding.partitioned import PartitionedTable
 from kgexp.sharding.table import Table
 from kgexp.storage.shards import write_shard
 
@@ -54,6 +57,7 @@ def write_rest(
     folder: Path,
     step: int,
     tables: Mapping[str, Table],
+    rows: Mapping[str, Mapping[int, RowFile]],
     written: Sequence[Mapping[str, int]],
     state: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -63,6 +67,7 @@ def write_rest(
 
     Args:
         folder: where every rank has written its rows.
+        rows: of tables whose rows have files of their own, beside the checkpoints, these files by slice.
         written: what `write_rows` returned, by rank.
         step, tables, state, config, vocabularies: see `CheckpointStore.save`.
 
@@ -83,17 +88,30 @@ def write_rest(
     _write_json(folder / "state.json", state)
     _write_json(folder / "config.json", config)
     sizes |= {name: (folder / name).stat().st_size for name in (*vocabularies, "state.json", "config.json")}
-    index = {
-        "format": FORMAT,
-        "step": step,
-        "tables": {
-            name: {key: list(shard_files(table).values()) for key in table.state_tensors()}
-            for name, table in tables.items()
-        },
-        "files": dict(sorted(sizes.items())),
-    }
-    _write_json(folder / "index.json", index)
+    _write_json(folder / "index.json", index_of(step, tables, rows, sizes))
     sync(folder)
+
+
+def index_of(
+    step: int, tables: Mapping[str, Table], rows: Mapping[str, Mapping[int, RowFile]], sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """The index of a checkpoint whose own files have these sizes; see `write_rest`."""
+    of_tables: dict[str, Any] = {}
+    shared: dict[str, int] = {}
+    details: dict[str, Any] = {}
+    for name, table in tables.items():
+        files = list(shard_files(table).values())
+        if isinstance(table, PartitionedTable):
+            files = [f"../{file.name}" for file in rows[name].values()]
+            shared |= {f"../{file.name}": file.size for file in rows[name].values()}
+            details[name] = {
+                "bounds": table.slices.bounds,
+                "layout": table.layout,
+                "files": {k: asdict(file) for k, file in rows[name].items()},
+            }
+        of_tables[name] = dict.fromkeys(table.state_tensors(), files)
+    index = {"format": FORMAT, "step": step, "tables": of_tables, "files": dict(sorted({**sizes, **shared}.items()))}
+    return index | ({"rows": details} if details else {})
 
 
 def _link(source: Path, target: Path) -> None:

@@ -56,6 +56,23 @@ class RowwiseSharding(DistributedSharding):
 
 
 @dataclass
+class PartitionedSharding:
+    """`kgexp.sharding.partitioned.PartitionedSharding`."""
+
+    _target_: str = "kgexp.sharding.partitioned.PartitionedSharding"
+    partitions: int = number(at_least=1)
+    buffer: int = number(at_least=1)
+    slices: int = number(at_least=1)
+    order: str = one_of("covering", "chained", "inside_out", "outside_in", "affinity", "random")
+    mix: bool = MISSING
+    spread: bool = MISSING
+    chunks: int = number(at_least=1)
+    holdout: float = number(at_least=0, below=1)
+    prefetch: bool = MISSING
+    workers: int = number(at_least=1)
+
+
+@dataclass
 class MemoryStorage:
     """`kgexp.storage.memory.MemoryStorage`."""
 

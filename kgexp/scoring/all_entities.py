@@ -84,7 +84,7 @@ class AllEntities(ScoringTechnique):
         if entity.exchange.ranks == 1:  # where every rank holds all rows, each scores its own queries
             sizes = [len(queries)]
         block = self.block_size(sum(sizes), queries.element_size())
-        scorer = _Scorer(model, loss, entity, drop, block, sizes)
+        scorer = _Scorer(model, loss, entity, drop, block, sizes, torch.is_grad_enabled())
         losses: Tensor = _AllEntities.apply(queries, targets.of_all(entity.exchange, sizes), scorer)  # type: ignore[no-untyped-call]
         return losses
 
@@ -92,14 +92,16 @@ class AllEntities(ScoringTechnique):
 class _Scorer:
     """The scores of one call, block by block."""
 
-    def __init__(self, model: Model, loss: Loss, entity: Table, drop: Drop, block: int, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, model: Model, loss: Loss, entity: Table, drop: Drop, block: int, sizes: Sequence[int], learns: bool
+    ) -> None:
         self.model, self.loss, self.entity, self.drop, self.block = model, loss, entity, drop, block
-        self.sizes, self.exchange = sizes, entity.exchange
-        self.keep = entity.local_rows <= block
+        self.sizes, self.exchange, self.learns = sizes, entity.exchange, learns
+        self.keep = learns and entity.local_rows <= block
 
     def blocks(self, queries: Tensor) -> Iterator[tuple[Block, Tensor, Tensor]]:
         """Every block with its rows as a leaf, and the scores float[q, k] as a function of queries and rows."""
-        for block in self.entity.candidate_blocks(self.block, grad=True):
+        for block in self.entity.candidate_blocks(self.block, grad=self.learns):
             rows = block.rows.detach().requires_grad_(torch.is_grad_enabled())
             yield block, rows, self.model.score(queries, self.drop(_ids(block), rows))
 

@@ -47,4 +47,5 @@ class Pool:
         if len(self.ends) == 1:
             return places + self.starts[0]
         which = np.searchsorted(self.ends, places, side="right")
-        return places + (self.starts - (self.ends - self.lengths))[which]
+        ids: Int64 = places + (self.starts - (self.ends - self.lengths))[which]
+        return ids

@@ -58,6 +58,8 @@ class Degree(Sampler):
             drawn = drawn * laid[-1]
             which = np.minimum(np.searchsorted(laid, drawn, side="right"), len(laid) - 1)
             drawn = drawn - (laid - (ends - begins))[which] + begins[which]
-            ids = np.searchsorted(self._cumulative, drawn, side="right")
-            return np.clip(ids, pool.starts[which], pool.starts[which] + pool.lengths[which] - 1)  # rounding
+            found = np.searchsorted(self._cumulative, drawn, side="right")
+            last = pool.starts[which] + pool.lengths[which] - 1
+            ids: Int64 = np.clip(found, pool.starts[which], last)  # as sums are rounded
+            return ids
         return np.searchsorted(self._cumulative, drawn, side="right")

@@ -62,7 +62,6 @@ class Buffer:
                     self._evict(leaving.pop(0))
                 self._load(k)
         self._resident = tuple(sorted(wanted))
-        self._dirty.update(wanted)
         self._number()
         self.waited += time.perf_counter() - start
         if self._pool is not None:
@@ -78,7 +77,7 @@ class Buffer:
         self.waited += time.perf_counter() - start
 
     def touch(self) -> None:
-        """Says that the resident slices are trained on after `flush`."""
+        """Says that the resident slices change."""
         self._dirty.update(self._resident)
 
     def clear(self) -> None:
@@ -111,7 +110,8 @@ class Buffer:
     def rows(self, k: int) -> dict[str, Tensor]:
         """The tensors of a slice that is in memory: views."""
         places = self._range(k)
-        return {name: tensor[places.start : places.stop] for name, tensor in self.tensors.items()}
+        # Autograd must not take what comes into other slots meanwhile for a change of the rows that it has seen.
+        return {name: tensor.data[places.start : places.stop] for name, tensor in self.tensors.items()}
 
     def _range(self, k: int) -> range:
         start = self._slot[k] * self._rows

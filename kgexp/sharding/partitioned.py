@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,11 +57,15 @@ class PartitionedTable(Table):
         self.dtype, self.device = self._rows.dtype, self._rows.device
         self._candidates: tuple[int, ...] = ()
 
+    @property
+    def layout(self) -> dict[str, list[Any]]:
+        """What a row consists of, as JSON values: dtype and shape of each tensor, in the order of its files."""
+        return {name: [str(dtype), list(shape)] for name, (dtype, shape) in self.backing.layout.tensors.items()}
+
     def enter(self, visit: Visit, following: Sequence[int] = ()) -> None:
         """Makes the slices of a visit resident; those of the visit `following` are fetched meanwhile."""
         if visit.resident != self.buffer.resident:
             self.buffer.enter(visit.resident, following)
-        self.buffer.touch()
         self._candidates = tuple(sorted({*visit.heads, *visit.tails}))
 
     def gather(self, route: Route) -> Tensor:
@@ -81,6 +86,7 @@ class PartitionedTable(Table):
 
     def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
         """See `Table.begin_update`."""
+        self.buffer.touch()
         places, ranges = self.buffer.places(route.ids), self.buffer.ranges(self._candidates)
 
         def finish(factor: float, step: int) -> None:
@@ -172,7 +178,9 @@ class PartitionedSharding(Sharding):
         mix: see `Itinerary`.
         spread: see `Itinerary`.
         chunks: passes that an epoch is cut into; each has its part of every bucket.
+        holdout: share of the triples of every bucket that are never trained.
         prefetch: whether another thread moves slices while others are trained; it needs room for one partition more.
+        workers: threads that train steps at once.
     """
 
     def __init__(
@@ -184,12 +192,15 @@ class PartitionedSharding(Sharding):
         mix: bool = True,
         spread: bool = True,
         chunks: int = 1,
+        holdout: float = 0.0,
         prefetch: bool = True,
+        workers: int = 1,
     ) -> None:
         self.partitions, self.buffer = partitions, min(buffer, partitions)
         # Where all are in memory there is nothing to group.
         self.parts = 1 if self.buffer == partitions else slices
-        self.order, self.mix, self.spread, self.chunks, self.prefetch = order, mix, spread, chunks, prefetch
+        self.order, self.mix, self.spread = order, mix, spread
+        self.chunks, self.holdout, self.prefetch, self.workers = chunks, holdout, prefetch, workers
 
     def open(self, world: World, device: torch.device) -> None:
         """See `Sharding.open`: there is nobody to connect to."""
@@ -212,9 +223,7 @@ class PartitionedSharding(Sharding):
 
     def itinerary(self, seed: int) -> Itinerary:
         """Which slices are in memory when, and what is trained meanwhile."""
-        return Itinerary(
-            self.partitions, self.parts, self.buffer, self.order, seed, mix=self.mix, spread=self.spread
-        )
+        return Itinerary(self.partitions, self.parts, self.buffer, self.order, seed, mix=self.mix, spread=self.spread)
 
     @property
     def slots(self) -> int:

@@ -6,6 +6,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kgexp.storage.blobs import Blobs
+
+#: The folder of a run where its checkpoints are.
+CHECKPOINTS = "checkpoints"
+
 
 class Storage(Protocol):
     """Gives out tensors that nobody has filled yet, and takes the room back at the end of the run.
@@ -21,6 +26,9 @@ class Storage(Protocol):
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """An unfilled tensor of that shape, dtype and device; a `name` (`entity.weight`) is given once."""
+
+    def blobs(self) -> Blobs:
+        """Where checkpoints lie, and rows that are not in memory; once it is open."""
 
     def close(self) -> None:
         """Gives up whatever outlives the process, such as files; may be called twice."""

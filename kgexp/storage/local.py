@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kgexp.errors import ConfigError
-from kgexp.storage.base import Storage
+from kgexp.storage.base import CHECKPOINTS, Storage
+from kgexp.storage.blobs import Blobs, LocalBlobs
 
 
 class LocalStorage(Storage):
@@ -30,10 +31,11 @@ class LocalStorage(Storage):
         self._path = None if path is None else Path(path).expanduser()
         self._folder: Path | None = None
         self._files: list[Path] = []
+        self._run: Path | None = None
 
     def open(self, folder: Path) -> None:
         """See `Storage.open`. Raises ConfigError where the folder cannot be made."""
-        self._folder = self._path or folder / "tables"
+        self._folder, self._run = self._path or folder / "tables", folder
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -64,6 +66,12 @@ class LocalStorage(Storage):
         self._check_room(file, size)
         self._files.append(file)
         return torch.from_file(str(file), shared=True, size=math.prod(shape), dtype=dtype).view(shape)
+
+    def blobs(self) -> Blobs:
+        """See `Storage.blobs`: in the run's folder."""
+        if self._run is None:
+            raise RuntimeError("open the storage first")
+        return LocalBlobs(self._run / CHECKPOINTS)
 
     def close(self) -> None:
         """Deletes the files, and the folder if that leaves it empty; tensors taken from them stay usable."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kgexp.errors import CheckpointError
+from kgexp.storage.blobs import Blobs, LocalBlobs
 
 #: Bytes written or read at a time; reading holds three times as many.
 _PIECE = 4 << 20
@@ -98,9 +98,10 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class _Shard:
-    path: Path
+    name: str
     start: int
     stop: int
+    offset: int  # of the tensor's bytes in the file
 
 
 class RowReader:
@@ -112,39 +113,50 @@ class RowReader:
         dtype: of its numbers.
     """
 
-    def __init__(self, name: str, paths: Sequence[Path]) -> None:
+    def __init__(self, name: str, files: Sequence[Path | str], blobs: Blobs | None = None) -> None:
         """Opens the headers of the files that hold parts of `name`.
+
+        Args:
+            name: of the tensor.
+            files: paths, or names of `blobs`.
+            blobs: where the files are; None is the file system.
 
         Raises:
             CheckpointError: a file cannot be read, or the parts do not make a whole.
         """
         self.name = name
+        self._blobs = blobs or LocalBlobs(Path())
         self._shards: list[_Shard] = []
-        for path in paths:
-            shape, dtype, start = _read_header(path, name)
-            self._shards.append(_Shard(path, start, start + shape[0]))
-            self.dtype, row_shape = dtype, shape[1:]
+        for file in map(str, files):
+            shape, self.dtype, start, offset = _read_header(self._blobs, file, name)
+            self._shards.append(_Shard(file, start, start + shape[0], offset))
+            row_shape = shape[1:]
         self._shards.sort(key=lambda shard: (shard.start, shard.stop))
         rows = 0
         for shard in self._shards:
             if shard.start != rows:
                 raise CheckpointError(
-                    f"{shard.path}: {name} goes on with row {shard.start} after row {rows - 1}, so a file is missing "
-                    "or stands there twice; take another checkpoint"
+                    f"{self._blobs.describe(shard.name)}: {name} goes on with row {shard.start} after row {rows - 1}, "
+                    "so a file is missing or stands there twice; take another checkpoint"
                 )
             rows = shard.stop
         self.shape = (rows, *row_shape)
 
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """Where the files begin, in rows, and one past the last row."""
+        return (*(shard.start for shard in self._shards), self.shape[0])
+
     def read(self, start: int, stop: int) -> Tensor:
         """The rows `start … stop - 1` on the CPU, in memory of their own."""
-        parts = []
+        rows = torch.empty((max(min(stop, self.shape[0]) - start, 0), *self.shape[1:]), dtype=self.dtype)
         for shard in self._shards:
             low, high = max(start, shard.start), min(stop, shard.stop)
             if low < high:
-                with safe_open(shard.path, framework="pt") as file:
-                    rows = file.get_slice(self.name)[low - shard.start : high - shard.start]
-                    parts.append(rows.clone())  # the slice is a view of the mapped file, which goes
-        return torch.cat(parts) if parts else torch.empty((0, *self.shape[1:]), dtype=self.dtype)
+                part = rows[low - start : high - start]
+                place = shard.offset + (low - shard.start) * (part.nbytes // len(part))
+                self._blobs.read(shard.name, place, as_bytes(part))
+        return rows
 
     def copy_into(self, target: Tensor, start: int) -> None:
         """Fills `target`, which holds the whole's rows from `start` on, piece by piece."""
@@ -155,13 +167,29 @@ class RowReader:
             piece.copy_(self.read(start + low, start + low + len(piece)))
 
 
-def _read_header(path: Path, name: str) -> tuple[list[int], torch.dtype, int]:
-    """Shape, dtype and first row of the part of tensor `name` that a file holds."""
+def _read_header(blobs: Blobs, file: str, name: str) -> tuple[list[int], torch.dtype, int, int]:
+    """Shape, dtype and first row of the part of tensor `name` that a file holds, and where its bytes begin."""
     try:
-        with safe_open(path, framework="pt") as file:
-            piece = file.get_slice(name)
-            offsets = json.loads((file.metadata() or {}).get(_OFFSETS, "{}"))
-            start = offsets.get(name, {}).get("saved_offsets", [0])[0]
-            return piece.get_shape(), _TORCH_DTYPES[piece.get_dtype()], start
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path}: {name} cannot be read ({error}); take another checkpoint") from error
+        length = bytearray(8)
+        blobs.read(file, 0, memoryview(length))
+        text = bytearray(_checked(int.from_bytes(length, "little"), blobs.size(file)))
+        blobs.read(file, len(length), memoryview(text))
+        header = json.loads(text)
+        entry, begin = header[name], len(length) + len(text)
+        end = begin + max(part["data_offsets"][1] for key, part in header.items() if key != "__metadata__")
+        if blobs.size(file) != end:
+            raise ValueError(f"it has {blobs.size(file)} bytes, not {end}")
+        offsets = json.loads(header.get("__metadata__", {}).get(_OFFSETS, "{}"))
+        start = offsets.get(name, {}).get("saved_offsets", [0])[0]
+        return entry["shape"], _TORCH_DTYPES[entry["dtype"]], start, begin + entry["data_offsets"][0]
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{blobs.describe(file)}: {name} cannot be read ({error}); take another checkpoint"
+        ) from error
+
+
+def _checked(length: int, size: int | None) -> int:
+    """The length of a header, if it can be one. Raises ValueError."""
+    if size is None or not 2 <= length <= size - 8:
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
+    return length

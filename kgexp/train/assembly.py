@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from kgexp.build import build
+from kgexp.data.buckets import Buckets, obtain_buckets
 from kgexp.data.graph import Graph
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
@@ -28,6 +30,7 @@ from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
 from kgexp.train.calendar import Calendar
+from kgexp.train.heldout import HeldOut
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
@@ -36,7 +39,7 @@ from kgexp.train.stages import Stages
 from kgexp.train.step import Objective
 from kgexp.train.tour import Tour
 from kgexp.train.trainer import Trainer
-from kgexp.train.visits import VisitBatches
+from kgexp.train.visits import MILLION, Cut, VisitBatches
 from kgexp.world import ALONE, World
 
 #: Bytes of a number in float64, in which rows are drawn and queries ranked; of an id.
@@ -66,6 +69,7 @@ class Parts:
         device, dtype: of computing, and of the tables unless the configuration says otherwise.
         sharding: who owns the rows; connected.
         world: the ranks of the job.
+        buckets: the triples of train by where their entities are, where only some rows are in memory at a time.
     """
 
     config: dict[str, Any]
@@ -75,10 +79,18 @@ class Parts:
     dtype: torch.dtype
     sharding: Sharding
     world: World
+    buckets: Buckets | None = None
 
     @classmethod
-    def of(cls, config: dict[str, Any], graph: Graph, device: torch.device, world: World = ALONE) -> "Parts":
-        """Builds them, and connects the ranks of the job.
+    def of(
+        cls,
+        config: dict[str, Any],
+        graph: Graph,
+        device: torch.device,
+        world: World = ALONE,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> "Parts":
+        """Builds them, and connects the ranks of the job; `say` is told of what takes a while.
 
         Raises:
             ConfigError: a class does not take the options that the configuration gives it.
@@ -96,7 +108,12 @@ class Parts:
         objective.scoring.prepare(graph)
         sharding: Sharding = make(config["sharding"])
         sharding.open(world, device)
-        return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world)
+        buckets = None
+        if isinstance(sharding, PartitionedSharding):
+            cache = config["dataset"]["cache"]
+            bounds = sharding.slices(graph.num_entities).bounds
+            buckets = obtain_buckets(graph, bounds, None if cache is None else Path(cache).expanduser(), say)
+        return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world, buckets)
 
     @property
     def share(self) -> Share:
@@ -131,13 +148,20 @@ class Parts:
             parts["pieces of rows"] = min(_PIECE_BYTES, 3 * extent.rows * model.dim * _DOUBLE)
         if ranks > 1:
             parts["exchange"] = self._exchange_bytes(extent) + (_CONNECTION_BYTES if self.device.type == "cpu" else 0)
+        entity = self._table_bytes(extent.rows, model.dim)
+        relation = self._table_bytes(self._relation_rows, model.relation_dim)
+        if self.config["sharding"].get("state_device") not in (None, self.device.type):
+            entity, state, relation = (entity[0], 0), entity[1] + relation[1], (relation[0], 0)
+        if isinstance(self.sharding, PartitionedSharding):
+            whole = sum(self._table_bytes(extent.entities, model.dim))
+            absent = {"absent partitions": whole} if storage.in_memory else {}
+            parts = {"partitions": sum(entity), **absent, "relation table": sum(relation)} | parts
+            # Checkpoints that stay, the best among them, and what is written before the next one.
+            copies = self.config["checkpoint"]["keep"] + 2
+            return Estimate(parts, 0, ranks, disk=copies * (whole + sum(relation)))
         if storage.in_memory:
-            entity = self._table_bytes(extent.rows, model.dim)
-            relation = self._table_bytes(self._relation_rows, model.relation_dim)
-            if self.config["sharding"].get("state_device") not in (None, self.device.type):
-                entity, state, relation = (entity[0], 0), entity[1] + relation[1], (relation[0], 0)
             parts = {"entity table": sum(entity), "relation table": sum(relation)} | parts
-        return Estimate(parts, state, ranks)
+        return Estimate(parts, state if storage.in_memory else 0, ranks)
 
     def tables(self, storage: Storage) -> tuple[Table, Table]:
         """New entity and relation tables, their rows drawn for the run's seed."""
@@ -150,11 +174,26 @@ class Parts:
         of_relation = make("relation", self._relation_rows, model.relation_dim, relations, of_relations)
         return self.sharding.entity_table(of_entity), self.sharding.relation_table(of_relation)
 
-    def batches(self, share: Share | None = None) -> Batches | QueryBatches:
+    def batches(self, share: Share | None = None) -> Batches | QueryBatches | VisitBatches:
         """The batches of the run: of triples, or of queries where these are the technique's examples. Of each the
         given share, by default that of this rank."""
         size, seed, scoring = self.config["train"]["batch_size"], self.config["seed"], self.objective.scoring
         share = share or self.share
+        sharding = self.sharding
+        if isinstance(sharding, PartitionedSharding) and self.buckets is not None and not scoring.by_query:
+            return VisitBatches(
+                self.buckets,
+                sharding.slices(self.graph.num_entities),
+                sharding.itinerary(seed),
+                size,
+                seed,
+                self.device,
+                self.dtype,
+                self.graph.relation_weights,
+                Cut(sharding.chunks, round(sharding.holdout * MILLION)),
+                sharding.prefetch,
+                share,
+            )
         if scoring.by_query:
             return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype, share)
         return Batches(self.graph.train, size, seed, self.device, self.dtype, self.graph.relation_weights, share)
@@ -199,9 +238,7 @@ class Parts:
 
         waits = self.device.type == "cuda" or self.share.ranks > 1
         meter = LossMeter(describe, _PENDING_LOSSES if waits else 1, self.sharding.exchange)
-        tour = None
-        if isinstance(entity, PartitionedTable) and isinstance(batches, VisitBatches):
-            tour = Tour(entity, batches, meter, tracker, self.sharding.parts)
+        tour = None if isinstance(batches, QueryBatches) else self._tour(entity, relation, batches, meter, tracker)
         schedule = build(config["schedule"], plugins=config["plugins"])
         if not len(graph.valid) and (schedule.learns or config["early_stopping"]["patience"] is not None):
             raise ConfigError(
@@ -249,7 +286,8 @@ class Parts:
         n = self.graph.num_entities
         whole = min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
         owners, own = self.sharding.owners(n, ranks), max(Share(0, ranks).sizes(whole))
-        return Extent(own, whole if owners.ranks > 1 else own, max(owners.sizes()), n, self.objective.model.dim)
+        rows = self.sharding.rows_in_memory(n, ranks)
+        return Extent(own, whole if owners.ranks > 1 else own, rows, n, self.objective.model.dim)
 
     @property
     def _query_bytes(self) -> int:
@@ -287,6 +325,18 @@ class Parts:
         if regularizer is not None:
             of_entities.penalty, of_relations.penalty = regularizer.row_gradients(model)
         return of_entities, of_relations
+
+    def _tour(
+        self, entity: Table, relation: Table, batches: Batches | VisitBatches, meter: LossMeter, tracker: Tracker
+    ) -> Tour | None:
+        """What brings the rows of partitions into memory, where there are partitions."""
+        if not isinstance(self.sharding, PartitionedSharding):
+            return None
+        assert isinstance(entity, PartitionedTable) and isinstance(batches, VisitBatches)
+        holdout = None
+        if self.sharding.holdout:
+            holdout = HeldOut(self.objective, entity, relation, batches, self.config["train"]["batch_size"])
+        return Tour(entity, batches, meter, tracker, self.sharding.parts, holdout)
 
     def _averaging(self, tables: tuple[Table, ...], total: int, calendar: Calendar) -> Averaging:
         """Of a run of `total` steps. Raises ConfigError where it would never begin."""

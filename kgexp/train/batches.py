@@ -88,9 +88,7 @@ class Order:
         which: tells several orders of an epoch apart.
     """
 
-    def __init__(
-        self, n: int, batch_size: int, seed: int, share: Share = ALL, which: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, n: int, batch_size: int, seed: int, share: Share = ALL, which: tuple[int, ...] = ()) -> None:
         self._n, self._batch_size, self._seed, self._share, self._which = n, batch_size, seed, share, which
         self.steps = -(-n // batch_size)
         self._epoch, self._parts = -1, range(0)  # whose elements are computed

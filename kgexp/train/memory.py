@@ -14,11 +14,13 @@ class Estimate:
         parts: name to bytes, of a rank, on the device of the rows.
         state: bytes of optimizer state on another device.
         ranks: how many such ranks there are.
+        disk: bytes of files that rows and checkpoints take at once, at most; 0 where only checkpoints are written.
     """
 
     parts: Mapping[str, int]
     state: int = 0
     ranks: int = 1
+    disk: int = 0
 
     @property
     def total(self) -> int:
@@ -30,7 +32,8 @@ class Estimate:
         parts = ", ".join(f"{name} {size(n)}" for name, n in self.parts.items())
         each = f" on each of {self.ranks} ranks" if self.ranks > 1 else ""
         other = f" and {size(self.state)} of optimizer state on another device" if self.state else ""
-        return f"memory: {size(self.total)}{each} ({parts}){other}, libraries and mapped data aside"
+        disk = f"; disk: {size(self.disk)}" if self.disk else ""
+        return f"memory: {size(self.total)}{each} ({parts}){other}, libraries and mapped data aside{disk}"
 
     def check(self, available: int | None, dim: int, for_state: int | None = None) -> None:
         """Refuses what cannot fit in `available` bytes (None is unknown), for rows of `dim` reals, or whose optimizer

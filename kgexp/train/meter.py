@@ -10,7 +10,6 @@ from torch import Tensor
 from kgexp.errors import NonFiniteError
 from kgexp.sharding.exchange import ALONE, Exchange
 
-
 #: Over which a mean is taken, each of them anew when it has been asked for.
 _WINDOWS = ("steps", "epoch", "visit")
 

@@ -70,9 +70,7 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
         apart from autograd. It may be NaN: whoever keeps the tables checks.
     """
     batch, drawn, plan = work.batch, work.drawn, work.plan
-    entity_rows = entity.gather(plan.entity)
-    relation_rows = relation.gather(plan.relation)
-    rows = _distribute(objective, drawn, work.entities.split(entity_rows), work.relations.split(relation_rows))
+    entity_rows, relation_rows, rows = _gathered(objective, entity, relation, work)
     dropped = Dropout(objective.model, objective.seed, batch.step).drop(batch, drawn, rows)
     loss = objective.scoring.loss(objective.model, objective.loss, batch, dropped, entity)
     if objective.auxiliary is not None:
@@ -87,6 +85,23 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
     of_entities(factor, batch.step)
     of_relations(factor, batch.step)
     return loss.detach()
+
+
+def step_loss(objective: Objective, entity: Table, relation: Table, work: Work) -> Tensor:
+    """What `run_step` returns, without a step: nothing is dropped and nothing is updated."""
+    _, _, rows = _gathered(objective, entity, relation, work)
+    loss = objective.scoring.loss(objective.model, objective.loss, work.batch, rows, entity)
+    if objective.auxiliary is not None:
+        loss = loss + objective.auxiliary.loss(objective.model, work.batch, rows, objective.num_relations)
+    return loss
+
+
+def _gathered(objective: Objective, entity: Table, relation: Table, work: Work) -> tuple[Tensor, Tensor, Rows]:
+    """The gathered leaves of both tables, and the same rows where they are wanted."""
+    entity_rows = entity.gather(work.plan.entity)
+    relation_rows = relation.gather(work.plan.relation)
+    rows = _distribute(objective, work.drawn, work.entities.split(entity_rows), work.relations.split(relation_rows))
+    return entity_rows, relation_rows, rows
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""Partitioned training on its way: rows come and go where a visit begins, and each visit and pass leaves its figures."""
+"""Partitioned training on its way: rows come and go where a visit begins; each visit and pass leaves its figures."""
 
+import math
 import time
 from typing import Any
 
 from kgexp.sharding.partitioned import PartitionedTable
 from kgexp.tracking.tracker import Tracker
+from kgexp.train.heldout import HeldOut
 from kgexp.train.memory import size
 from kgexp.train.meter import LossMeter
 from kgexp.train.visits import Leg, VisitBatches
@@ -19,12 +21,20 @@ class Tour:
         meter: has the losses.
         tracker: gets the figures of visits, and a line about each pass.
         parts: slices of a partition, in which loads are told.
+        held_out: gives the loss of what visits do not train; None where nothing is held out.
     """
 
     def __init__(
-        self, table: PartitionedTable, batches: VisitBatches, meter: LossMeter, tracker: Tracker, parts: int
+        self,
+        table: PartitionedTable,
+        batches: VisitBatches,
+        meter: LossMeter,
+        tracker: Tracker,
+        parts: int,
+        held_out: HeldOut | None = None,
     ) -> None:
         self._table, self._batches, self._meter, self._tracker, self._parts = table, batches, meter, tracker, parts
+        self._held_out, self._before = held_out, math.nan
         self._leg: Leg | None = None
         self._visit, self._pass = self._counters(), self._counters()
 
@@ -38,6 +48,8 @@ class Tour:
             self._pass = self._visit
         self._leg = leg
         self._table.enter(leg.visit, self._batches.after(leg).visit.resident)
+        if self._held_out is not None and step == leg.start:
+            self._before = self._held_out.loss(leg)
 
     def depart(self, step: int) -> dict[str, float]:
         """After a step, so many having been trained: the figures of the visit if it ended, to be logged."""
@@ -54,6 +66,8 @@ class Tour:
             "visit/loads": spent["loads"] / self._parts,
             "visit/pass": float(leg.number),
         }
+        if self._held_out is not None:
+            row |= {"visit/held_out_loss_before": self._before, "visit/held_out_loss": self._held_out.loss(leg)}
         if leg.last:
             spent = {name: now[name] - self._pass[name] for name in now}
             row["pass/loads"] = spent["loads"] / self._parts

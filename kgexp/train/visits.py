@@ -6,7 +6,7 @@ of a run without partitions.
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ from kgexp.train.calendar import Calendar
 Bools = npt.NDArray[np.bool_]
 
 #: The held-out share is counted in parts of this.
-_MILLION = 1_000_000
+MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Cut:
 
     def held(self, positions: Int64) -> Int64:
         """How many of the triples before each position are held out."""
-        return positions * self.millionths // _MILLION
+        return positions * self.millionths // MILLION
 
     def count(self, starts: Int64, stops: Int64, chunk: int) -> int:
         """Triples of a chunk in the ranges `starts … stops - 1` of positions."""
@@ -82,11 +82,13 @@ class Cut:
         """Which positions a chunk trains."""
         held = self.held(positions)
         kept = self.held(positions + 1) == held
-        return kept & ((positions - held) % self.chunks == chunk)
+        trained: Bools = kept & ((positions - held) % self.chunks == chunk)
+        return trained
 
     def held_out(self, positions: Int64) -> Bools:
         """Which positions no pass trains."""
-        return self.held(positions + 1) != self.held(positions)
+        held_out: Bools = self.held(positions + 1) != self.held(positions)
+        return held_out
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,6 @@ class VisitBatches(Calendar):
             triples = self._read(leg)
             chosen = triples.order(leg.number, step - leg.start)
         whole = triples.order.whole(step - leg.start)
-        pools = {Side.HEAD: self._pool_of(leg.visit.heads), Side.TAIL: self._pool_of(leg.visit.tails)}
 
         def relations_before() -> Tensor:
             before = triples.order.before(leg.number, step - leg.start)
@@ -162,7 +163,7 @@ class VisitBatches(Calendar):
             share=self._share,
             whole=whole,
             relations_before=relations_before,
-            pools=pools,
+            pools=self._pools(leg.visit),
         )
 
     def leg(self, step: int) -> Leg:
@@ -180,13 +181,18 @@ class VisitBatches(Calendar):
         """The visits of a pass."""
         return self._legs(number)
 
-    def held_out(self, leg: Leg) -> tuple[Tensor, Tensor | None]:
-        """The triples int64[x, 3] of a visit that no pass trains, with their weights."""
-        positions = self._positions(leg)
-        chosen = np.flatnonzero(self._cut.held_out(positions))
+    def held_out(self, leg: Leg, size: int) -> Iterator[Batch]:
+        """The triples of a visit that no pass trains, in batches of at most `size`, whose steps are negative."""
+        every = np.flatnonzero(self._cut.held_out(self._positions(leg)))
         triples, weights = self._buckets.read(leg.visit.buckets)
-        held = torch.from_numpy(triples[chosen].astype(np.int64)).to(self._device)
-        return held, self._weights(triples, weights, chosen)
+        for start in range(0, len(every), size):
+            chosen = every[start : start + size]
+            yield Batch(
+                -1 - start // size,
+                torch.from_numpy(triples[chosen].astype(np.int64)).to(self._device),
+                self._weights(triples, weights, chosen),
+                pools=self._pools(leg.visit),
+            )
 
     def steps(self, epochs: int) -> int:
         """See `Calendar.steps`."""
@@ -258,10 +264,13 @@ class VisitBatches(Calendar):
         """Of the triples of a visit among all, held out or not."""
         starts, stops = self._buckets.offsets[leg.visit.buckets], self._buckets.offsets[leg.visit.buckets + 1]
         sizes = stops - starts
-        return np.arange(sizes.sum()) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+        positions: Int64 = np.arange(sizes.sum()) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+        return positions
 
-    def _pool_of(self, slices: Sequence[int]) -> Pool:
-        return Pool.of(self._slices.ids(k) for k in slices)
+    def _pools(self, visit: Visit) -> dict[Side, Pool]:
+        """Where the candidates of each side come from."""
+        ids = self._slices.ids
+        return {Side.HEAD: Pool.of(map(ids, visit.heads)), Side.TAIL: Pool.of(map(ids, visit.tails))}
 
     def _weights(self, triples: npt.NDArray[np.int32], weights: Float64 | None, chosen: Int64) -> Tensor | None:
         """Of the chosen triples: their own times their relation's."""
