@@ -19,12 +19,12 @@ from kgexp.world import ALONE, World
 _LIBRARIES = ("torch", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
 
 
-def set_threads(threads: int | str, world: World = ALONE) -> int:
+def set_threads(threads: int | str, world: World = ALONE, workers: int = 1) -> int:
     """Pins the number of threads of every operation (`thread_count`) and returns it: sums are cut by it, so it is
     part of what makes a run repeatable. `auto` shares cores among the ranks that may run on the same ones: all of a
-    machine, unless a launcher such as Slurm has given each its own."""
+    machine, unless a launcher such as Slurm has given each its own; and among the workers of a rank."""
     mine = [socket.gethostname(), *usable_cpus()]
-    count = thread_count(threads, world.gather("the cores", mine).count(mine))
+    count = thread_count(threads, workers * world.gather("the cores", mine).count(mine))
     torch.set_num_threads(count)
     return count
 

@@ -94,7 +94,8 @@ class _Session:
     def execute(self, storage: Storage, stop: StopSignal) -> None:
         """All of it; what becomes known goes to the record at once."""
         config = self._config
-        threads = environment.set_threads(config["train"]["threads"], self._world)
+        workers = config["sharding"].get("workers", 1)
+        threads = environment.set_threads(config["train"]["threads"], self._world, workers)
         device = environment.choose_device(config["train"]["device"], local_rank=self._world.local_rank)
         state_device = device
         if (name := config["sharding"].get("state_device")) is not None:

@@ -23,9 +23,11 @@ class Adagrad(RowOptimizer):
 
     def step_rows(self, weight: Tensor, state: dict[str, Tensor], index: Tensor, grad: Tensor, lr: float) -> None:
         """See `RowOptimizer.step_rows`."""
-        # index_add_ is the fastest scatter that torch has on the CPU, several times faster than index_copy_.
-        state["sum"].index_add_(0, index, grad * grad)
-        scale = state["sum"].index_select(0, index).sqrt_().add_(self.eps)
+        squares = grad * grad
+        scale = state["sum"].index_select(0, index).add_(squares).sqrt_().add_(self.eps)
+        # index_add_ is the fastest scatter that torch has on the CPU, several times faster than index_copy_. What it adds
+        # to is not read again: others may write to the same rows, and a sum that lost this step's share makes a huge step.
+        state["sum"].index_add_(0, index, squares)
         weight.index_add_(0, index, grad / scale, alpha=-lr)
 
     def step_all(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor, lr: float) -> None:
@@ -46,8 +48,9 @@ class RowwiseAdagrad(Adagrad):
 
     def step_rows(self, weight: Tensor, state: dict[str, Tensor], index: Tensor, grad: Tensor, lr: float) -> None:
         """See `RowOptimizer.step_rows`."""
-        state["sum"].index_add_(0, index, (grad * grad).mean(dim=-1))
-        scale = state["sum"].index_select(0, index).sqrt_().add_(self.eps)
+        squares = (grad * grad).mean(dim=-1)
+        scale = state["sum"].index_select(0, index).add_(squares).sqrt_().add_(self.eps)
+        state["sum"].index_add_(0, index, squares)
         weight.index_add_(0, index, grad / scale.unsqueeze(-1), alpha=-lr)
 
     def step_all(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor, lr: float) -> None:

@@ -139,13 +139,13 @@ class Buffer:
 
     def _load(self, k: int) -> None:
         self._slot[k] = self._free.pop()
+        ids, places = self._slices.ids(k), self._range(k)
+        self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
         self._backing.fetch(k, self.rows(k))
         self.loads += 1
 
     def _number(self) -> None:
-        """Tells which row is where, of those that are resident."""
+        """Tells where the rows are, of those that are resident."""
         self._offset.fill_(_ABSENT)
         for k in self._resident:
-            ids, places = self._slices.ids(k), self._range(k)
-            self._offset[k] = places.start - ids.start
-            self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
+            self._offset[k] = self._range(k).start - self._slices.ids(k).start

@@ -198,4 +198,6 @@ def in_blocks(parts: Iterable[bytes | memoryview], size: int) -> Iterator[memory
 
 def too_short(blob: str, held: int, wanted: int) -> CheckpointError:
     """The error about a blob that ends before the bytes that are wanted."""
-    return CheckpointError(f"{blob} ends at byte {held}, but has to have {wanted}: it is damaged; take another checkpoint")
+    return CheckpointError(
+        f"{blob} ends at byte {held}, but has to have {wanted}: it is damaged; take another checkpoint"
+    )

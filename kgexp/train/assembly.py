@@ -268,6 +268,7 @@ class Parts:
             save=save,
             validates="valid" in config["evaluation"]["splits"] and len(graph.valid) > 0,
             tour=tour,
+            workers=getattr(self.sharding, "workers", 1),
         )
 
     @property

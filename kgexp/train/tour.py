@@ -51,6 +51,12 @@ class Tour:
         if self._held_out is not None and step == leg.start:
             self._before = self._held_out.loss(leg)
 
+    @property
+    def stop(self) -> int:
+        """One past the last step of the visit."""
+        assert self._leg is not None, "arrive first"
+        return self._leg.stop
+
     def depart(self, step: int) -> dict[str, float]:
         """After a step, so many having been trained: the figures of the visit if it ended, to be logged."""
         leg = self._leg

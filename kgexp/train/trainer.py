@@ -6,6 +6,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
 from kgexp.optim.schedule import Schedule
@@ -18,6 +21,7 @@ from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
 from kgexp.train.finite import check_finite
+from kgexp.train.hogwild import Hogwild
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
 from kgexp.train.queries import QueryBatches
@@ -52,6 +56,7 @@ class Trainer:
         save: writes a checkpoint of the tables with the state it is given, for the step it is given.
         validates: whether the validation split is to be ranked at all.
         tour: brings rows into memory where only some of them are there at a time.
+        workers: threads that train at once, see `Hogwild`.
         step: steps trained so far.
         trained: triples trained so far.
         evaluated: the step of the newest evaluation, -1 before the first.
@@ -74,6 +79,7 @@ class Trainer:
     save: Callable[[int, dict[str, Any]], None]
     validates: bool = True
     tour: Tour | None = None
+    workers: int = 1
     step: int = 0
     trained: int = 0
     evaluated: int = -1
@@ -101,14 +107,10 @@ class Trainer:
             NonFiniteError: a loss, a row or a score is no longer finite; no such row is ever saved.
         """
         self._settle(stop)  # a resumed run may owe an evaluation that its stop put off
-        with Ahead(lambda step: self._prepare(step, stop), self.sharding.exchange.ranks > 1) as ahead:
-            while not self.finished and stop.requested is None:
-                with self.stages.stage("train", self.step):
-                    work = ahead(self.step, self.step + 1 < self.plan.total)
-                    stop.adopt(strongest(work.plan.signals))
-                    if stop.requested is None:
-                        self._train(work, progress)
-                self._settle(stop)
+        if self.workers > 1:
+            self._train_at_once(progress, stop)
+        else:
+            self._train_in_turn(progress, stop)
         if self.validates and self.evaluated != self.step and stop.requested is None:
             # Off the cadence and only because this is the end: a run that goes on for longer must not know of it.
             self._evaluate(learn=False)
@@ -137,6 +139,46 @@ class Trainer:
         self.averaging.begin_anew_if_early()
         self.meter.load_state_dict(state["meter"])
 
+    def _train_in_turn(self, progress: Progress, stop: StopSignal) -> None:
+        """One step after the other."""
+        with Ahead(lambda step: self._prepare(step, stop), self.sharding.exchange.ranks > 1) as ahead:
+            while not self.finished and stop.requested is None:
+                with self.stages.stage("train", self.step):
+                    work = ahead(self.step, self.step + 1 < self.plan.total)
+                    stop.adopt(strongest(work.plan.signals))
+                    if stop.requested is None:
+                        factor = self.schedule.factor(self.step, self.plan.total)
+                        loss = run_step(self.objective, self.entity, self.relation, work, factor)
+                        self._account(work.batch.total, loss, factor, progress)
+                self._settle(stop)
+
+    def _train_at_once(self, progress: Progress, stop: StopSignal) -> None:
+        """Several steps at a time, none of them under way where something else happens."""
+
+        def train(step: int) -> tuple[int, Tensor]:
+            work = prepare(self.objective, self.entity.num_rows, self.batches(step), self.sharding.plan)
+            factor = self.schedule.factor(step, self.plan.total)
+            return work.batch.total, run_step(self.objective, self.entity, self.relation, work, factor)
+
+        with Hogwild(train, self.workers, torch.get_num_threads()) as hogwild:
+            while not self.finished and (stop.requested is None or self.step < hogwild.asked):
+                with self.stages.stage("train", self.step):
+                    if self.tour is not None:
+                        self.tour.arrive(self.step)
+                    ahead = self.step if stop.requested else self._alone_until(self.step + hogwild.window)
+                    factor = self.schedule.factor(self.step, self.plan.total)
+                    self._account(*hogwild(self.step, ahead), factor, progress)
+                if self.step == hogwild.asked:
+                    self._settle(stop)
+
+    def _alone_until(self, limit: int) -> int:
+        """One past the last step, up to `limit`, between which and the next one nothing but training happens."""
+        limit = min(limit, self.plan.total, limit if self.tour is None else self.tour.stop)
+        for step in range(self.step + 1, limit):
+            if self._due(self.plan.evaluate, step) or self._due(self.plan.checkpoint, step):
+                return step
+        return limit
+
     def _settle(self, stop: StopSignal) -> None:
         """What is due after a step: the evaluation, then the checkpoint."""
         improved = False
@@ -155,11 +197,8 @@ class Trainer:
         plan = partial(self.sharding.plan, signal=stop.noted or 0)
         return prepare(self.objective, self.entity.num_rows, self.batches(step), plan)
 
-    def _train(self, work: Work, progress: Progress) -> None:
-        """One step, and the metrics that are due after it."""
-        triples = work.batch.total
-        factor = self.schedule.factor(self.step, self.plan.total)
-        loss = run_step(self.objective, self.entity, self.relation, work, factor)
+    def _account(self, triples: int, loss: Tensor, factor: float, progress: Progress) -> None:
+        """Counts a step that was trained, with the metrics that are due after it."""
         self.meter.add(self.step, triples, loss)
         self.step += 1
         self.trained += triples
@@ -207,5 +246,5 @@ class Trainer:
             line += f" ({metrics[with_test]:.4f} with test filtered too)"
         self.tracker.say(f"{line}, the best so far" if improved else line)
 
-    def _due(self, cadence: Cadence) -> bool:
-        return cadence.due(self.step, self.batches.calendar)
+    def _due(self, cadence: Cadence, step: int | None = None) -> bool:
+        return cadence.due(self.step if step is None else step, self.batches.calendar)

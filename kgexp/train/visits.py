@@ -136,7 +136,7 @@ class VisitBatches(Calendar):
         self._cut = cut
         self._firsts = [0]  # the first step of every pass so far, and one past the last
         self._passes: dict[int, list[Leg]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # several threads may train
         self._held: tuple[Leg, _Triples] | None = None
         self._pool = ThreadPoolExecutor(1, "triples") if ahead else None
         self._coming: tuple[Leg, Future[_Triples]] | None = None
@@ -217,12 +217,13 @@ class VisitBatches(Calendar):
 
     def _legs(self, number: int) -> list[Leg]:
         """The visits of a pass that have triples."""
-        if number not in self._passes:
-            self._passes = {k: legs for k, legs in self._passes.items() if abs(k - number) < 2}
-            self._passes[number] = self._plan(number)
-            if number == len(self._firsts) - 1:
-                self._firsts.append(self._passes[number][-1].stop)
-        return self._passes[number]
+        with self._lock:
+            if number not in self._passes:
+                self._passes = {k: legs for k, legs in self._passes.items() if abs(k - number) < 2}
+                self._passes[number] = self._plan(number)
+                if number == len(self._firsts) - 1:
+                    self._firsts.append(self._passes[number][-1].stop)
+            return self._passes[number]
 
     def _plan(self, number: int) -> list[Leg]:
         step, chunk = self._firsts[number], number % self._cut.chunks
