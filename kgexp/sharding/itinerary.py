@@ -1,4 +1,4 @@
-"""What the trainer of a partitioned table follows: which slices of the table are in memory when, and what is trained then.
+"""What the trainer of a partitioned table follows: which slices are in memory when, and what is trained then.
 
 A slice is a contiguous range of ids. Each pass groups the slices anew, at random, into partitions of equally many and
 plans its stays over these (orders.py). So the entities that are candidates for one another differ from pass to pass,
@@ -23,7 +23,7 @@ class Visit:
     resident: tuple[int, ...]
     """Slices in memory, ascending."""
     buckets: Int64
-    """int64[x], ascending: a * K + b for each pair (head slice a, tail slice b) whose triples are trained; may be empty."""
+    """int64[x], ascending: a * K + b of the pairs (head slice a, tail slice b) that are trained; can be empty."""
     heads: tuple[int, ...]
     """Slices, ascending, that the candidates for a missing head come from."""
     tails: tuple[int, ...]
@@ -100,9 +100,10 @@ class Itinerary:
         ]
 
     def _between(self, groups: Int64) -> Bool:
-        """bool[P, P]: the buckets of partitions that have triples. One with triples to a pinned slice counts as (i, i)."""
+        """bool[P, P]: the buckets of partitions that have triples; those with a pinned slice count as (i, i)."""
         moving = self.needed[: self._moving, : self._moving]
-        needed = moving[groups[:, None, :, None], groups[None, :, None, :]].any(axis=(2, 3))
+        blocks = moving[groups[:, None, :, None], groups[None, :, None, :]]  # [P, P, slices, slices]
+        needed: Bool = np.any(blocks, axis=(2, 3))
         pinned = self.needed[:, self._moving :].any(axis=1) | self.needed[self._moving :].any(axis=0)
         needed[np.diag_indices(self.partitions)] |= pinned[groups].any(axis=1)
         needed[0, 0] |= not needed.any()  # pairs of pinned slices alone need a visit too

@@ -78,7 +78,7 @@ def loads(passes: Iterable[Resident], before: Iterable[int] = ()) -> int:
 
 
 def lower_bound(partitions: int, buffer: int) -> int:
-    """The loads below which no order meets all pairs: beyond the first `buffer`, each makes `buffer - 1` new pairs at best."""
+    """The loads below which no order meets all pairs: after `buffer` of them, each makes `buffer - 1` new pairs."""
     if buffer == partitions:
         return partitions
     left = (partitions * (partitions - 1) - buffer * (buffer - 1)) // 2
@@ -96,7 +96,7 @@ def _random(needed: Bool, stream: int) -> list[Bucket]:
 
 
 def _affinity(needed: Bool, stream: int) -> list[Bucket]:
-    """After each bucket its transpose; else any that shares a partition, from the lists of both joined; else any at all."""
+    """After each bucket its transpose; else any that shares a partition, from both lists joined; else any."""
     left = dict.fromkeys(_listed(needed))
     sharing: list[list[Bucket]] = [[] for _ in needed]
     for bucket in left:
@@ -165,7 +165,7 @@ def _both(i: int, j: int, needed: Bool, backwards: bool) -> list[Bucket]:
 
 
 def _follow(sequence: list[Bucket], buffer: int, ahead: bool) -> list[Stay]:
-    """The stays of a sequence under Belady's rule: the partition with the farthest next use goes (then the smallest)."""
+    """The stays of a sequence under Belady's rule: the partition with the farthest next use goes (then the least)."""
     place = {bucket: position for position, bucket in enumerate(sequence)}
     uses: dict[int, deque[int]] = {}
     for position, bucket in enumerate(sequence):
