@@ -1,0 +1,132 @@
+"""What the trainer of a partitioned table follows: which slices are in memory when, and what is trained then.
+
+A slice is a contiguous range of ids. Each pass groups the slices anew, at random, into partitions of equally many and
+plans its stays over these (orders.py). So the entities that are candidates for one another differ from pass to pass,
+and nothing has to be rewritten for it. Delaying pairs (`spread`) is what COMET does (MariusGNN: Waleffe and others,
+EuroSys 2023): without it a stay trains little but the partition that has just come.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ..randomness import Purpose, key, uniform
+from .covering import Bool, Int64
+from .orders import loads, shuffled, stays
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Triples that are trained as one stream while the same rows are in memory."""
+
+    resident: tuple[int, ...]
+    """Slices in memory, ascending."""
+    buckets: Int64
+    """int64[x], ascending: a * K + b of the pairs (head slice a, tail slice b) that are trained; can be empty."""
+    heads: tuple[int, ...]
+    """Slices, ascending, that the candidates for a missing head come from."""
+    tails: tuple[int, ...]
+    """Slices, ascending, that the candidates for a missing tail come from."""
+
+
+class Itinerary:
+    """The visits of every pass: a function of the settings, the seed and the number of the pass alone.
+
+    There are K slices: `partitions * slices` that come and go, then the `pinned` ones, which are in memory always.
+    At most `buffer` partitions, each of `slices` slices, are in memory besides these. `needed`, bool[K, K] or all, are
+    the pairs (head slice, tail slice) that have triples: each is in exactly one visit of a pass.
+
+    With `mix` a stay is one visit, and all that is in memory is a candidate. Without it a bucket of partitions is one
+    visit, and the candidates come from its two partitions and the pinned slices (PyTorch-BigGraph). `spread` trains a
+    pair of slices, in both directions, in a random one of the stays that hold it instead of the first.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        slices: int,
+        buffer: int,
+        order: str,
+        seed: int,
+        *,
+        mix: bool,
+        spread: bool,
+        needed: Bool | None = None,
+        pinned: tuple[int, ...] = (),
+    ) -> None:
+        moving = partitions * slices
+        self.slices = moving + len(pinned)
+        if pinned != tuple(range(moving, self.slices)):
+            raise ValueError(f"the pinned slices follow the {moving} others in number: they cannot be {pinned}")
+        if spread and not mix:
+            raise ValueError("spread needs mix: a visit to one bucket trains this bucket alone")
+        self.needed = np.ones((self.slices, self.slices), dtype=bool) if needed is None else needed
+        if self.needed.shape != (self.slices, self.slices):
+            raise ValueError(
+                f"needed is {self.needed.shape}: it must be ({self.slices}, {self.slices}), pinned included"
+            )
+        self.partitions, self.buffer, self.order, self.seed = partitions, buffer, order, seed
+        self.mix, self.spread, self.pinned = mix, spread, pinned
+        self._moving = moving
+        self._visits = lru_cache(maxsize=2)(self._plan)  # a pass, and the one before it for `loads`
+
+    def visits(self, number: int) -> list[Visit]:
+        """Pass `number`, counted from 0; at least one visit."""
+        return self._visits(number)
+
+    def loads(self, number: int) -> int:
+        """Slices that come into memory in pass `number`, after what the pass before left there."""
+        before = self.visits(number - 1)[-1].resident if number else ()
+        return loads(self.visits(number), before)
+
+    def _plan(self, number: int) -> list[Visit]:
+        order = shuffled(self._moving, key(self.seed, Purpose.PASS, number, 1))
+        groups = np.sort(order.reshape(self.partitions, -1), axis=1)
+        plan = stays(
+            self.order, self.partitions, self.buffer, self.seed, number, needed=self._between(groups), ahead=self.mix
+        )
+        held = [self._rows(groups, stay.resident) for stay in plan]
+        wait = np.zeros((self.slices, self.slices), dtype=np.int64)
+        if self.spread:
+            wait = self._delays(held, number)
+        wait[~self.needed] = -1
+        if self.mix:
+            return [self._visit(rows, rows, rows, wait) for rows in held]
+        return [
+            self._visit(rows, self._rows(groups, (i,)), self._rows(groups, (j,)), wait)
+            for rows, stay in zip(held, plan, strict=True)
+            for i, j in stay.buckets
+        ]
+
+    def _between(self, groups: Int64) -> Bool:
+        """bool[P, P]: the buckets of partitions that have triples; those with a pinned slice count as (i, i)."""
+        moving = self.needed[: self._moving, : self._moving]
+        blocks = moving[groups[:, None, :, None], groups[None, :, None, :]]  # [P, P, slices, slices]
+        needed: Bool = np.any(blocks, axis=(2, 3))
+        pinned = self.needed[:, self._moving :].any(axis=1) | self.needed[self._moving :].any(axis=0)
+        needed[np.diag_indices(self.partitions)] |= pinned[groups].any(axis=1)
+        needed[0, 0] |= not needed.any()  # pairs of pinned slices alone need a visit too
+        return needed
+
+    def _rows(self, groups: Int64, partitions: tuple[int, ...]) -> Int64:
+        """The slices of these partitions and the pinned ones, ascending."""
+        return np.concatenate([np.sort(groups[list(partitions)], axis=None), np.array(self.pinned, dtype=np.int64)])
+
+    def _delays(self, held: list[Int64], number: int) -> Int64:
+        """int64[K, K], symmetric: how many of the stays that hold both slices pass before the pair is trained."""
+        present = np.zeros((len(held), self.slices), dtype=np.float32)
+        for stay, rows in enumerate(held):
+            present[stay, rows] = 1
+        together = present.T @ present  # exact: fewer than 2**24 stays
+        a, b = np.indices(together.shape)
+        draws = uniform(key(self.seed, Purpose.PASS, number, 2), np.minimum(a, b) * self.slices + np.maximum(a, b))
+        return (draws * together).astype(np.int64)
+
+    def _visit(self, resident: Int64, heads: Int64, tails: Int64, wait: Int64) -> Visit:
+        """The visit that trains what has waited long enough; every other pair that is here has passed one more."""
+        here = np.ix_(heads, tails)
+        due = np.argwhere(wait[here] == 0)
+        wait[here] -= 1
+        buckets = heads[due[:, 0]] * self.slices + tails[due[:, 1]]
+        return Visit(tuple(resident.tolist()), buckets, tuple(heads.tolist()), tuple(tails.tolist()))

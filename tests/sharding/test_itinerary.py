@@ -1,0 +1,125 @@
+"""Every pair of slices is trained once a pass, while both are in memory, and no two passes are alike."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgexp.sharding.itinerary import Itinerary
+from kgexp.sharding.orders import ORDERS
+
+
+@st.composite
+def itineraries(draw):
+    partitions, slices, pinned = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(0, 2))
+    mix = draw(st.booleans())
+    moving, total = partitions * slices, partitions * slices + pinned
+    buffer = draw(st.integers(min(2, partitions), partitions))
+    density, seed = draw(st.sampled_from([0, 0.05, 0.4, 1])), draw(st.integers(0, 99))
+    needed = np.random.default_rng(seed).random((total, total)) < density
+    itinerary = Itinerary(
+        partitions,
+        slices,
+        buffer,
+        draw(st.sampled_from(ORDERS)),
+        seed,
+        mix=mix,
+        spread=mix and draw(st.booleans()),
+        needed=draw(st.sampled_from([None, needed])),
+        pinned=tuple(range(moving, total)),
+    )
+    return itinerary, buffer * slices + pinned
+
+
+@given(itineraries(), st.integers(0, 2))
+@settings(max_examples=150, deadline=None)
+def test_every_needed_pair_is_trained_once_while_it_is_in_memory(case, number):
+    itinerary, room = case
+    visits, count = itinerary.visits(number), itinerary.slices
+    trained = np.sort(np.concatenate([visit.buckets for visit in visits]))
+    assert trained.dtype == np.int64 and trained.tolist() == np.flatnonzero(itinerary.needed).tolist()
+    for visit in visits:
+        resident = set(visit.resident)
+        assert list(visit.resident) == sorted(resident) and len(resident) <= room
+        assert set(itinerary.pinned) <= resident
+        assert visit.buckets.tolist() == sorted(visit.buckets.tolist())
+        assert set((visit.buckets // count).tolist()) <= set(visit.heads) <= resident
+        assert set((visit.buckets % count).tolist()) <= set(visit.tails) <= resident
+        if itinerary.mix:
+            assert visit.heads == visit.tails == visit.resident
+
+
+def build(order="covering", *, partitions=4, slices=3, buffer=2, mix=True, spread=False, **more):
+    return Itinerary(partitions, slices, buffer, order, 7, mix=mix, spread=spread, **more)
+
+
+def test_a_pass_depends_on_its_number_alone():
+    one, two = build(spread=True), build(spread=True)
+    two.visits(1), two.visits(0)  # in another sequence
+    for number in (0, 1, 2):
+        for a, b in zip(one.visits(number), two.visits(number), strict=True):
+            assert a.resident == b.resident and np.array_equal(a.buckets, b.buckets)
+
+
+def test_passes_group_the_slices_anew():
+    """Twelve slices by fours of three: over some passes most pairs are together in a stay of two that differ."""
+    first = [visit.resident for visit in build().visits(0)]
+    assert first != [visit.resident for visit in build().visits(1)]
+    itinerary, met = build(partitions=8, slices=2), set()
+    for number in range(12):
+        groups = itinerary.visits(number)[0].resident
+        met |= {(a, b) for a in groups for b in groups if a < b}
+    assert len(met) > 40  # of 120; without regrouping at most 8 inside partitions, and few that start
+
+
+def test_loads_go_on_from_the_pass_before():
+    itinerary = build(pinned=(12, 13))
+    held, expected = set(), []
+    for number in range(3):
+        expected.append(0)
+        for visit in itinerary.visits(number):
+            expected[-1] += len(set(visit.resident) - held)
+            held = set(visit.resident)
+    assert [itinerary.loads(number) for number in (2, 0, 1)] == [expected[2], expected[0], expected[1]]
+    assert expected[0] == 7 * 3 + 2  # seven loads of partitions; the pinned ones come once
+
+
+def test_spread_trains_a_pair_at_any_of_its_stays():
+    """Slice pairs inside a partition are held by several stays: the first takes all, or each a like share."""
+    eager, spread = ([len(v.buckets) for v in build(partitions=6, slices=8, spread=s).visits(0)] for s in (False, True))
+    assert sum(eager) == sum(spread) == 48 * 48 and len(eager) == len(spread) == 15
+    # Each of the fifteen stays has 128 pairs across its partitions; the first has all pairs inside its two as well.
+    assert eager[0] == 128 + 128 and min(eager) == 128
+    assert max(spread) < 190 and np.mean(spread) == pytest.approx(153.6)
+    itinerary = build(partitions=6, slices=8, spread=True)
+    for visit in itinerary.visits(0):
+        a, b = visit.buckets // 48, visit.buckets % 48
+        assert set(visit.buckets.tolist()) == set((b * 48 + a).tolist())
+
+
+def test_without_mixing_a_bucket_is_a_visit():
+    visits = build("inside_out", mix=False).visits(0)
+    assert len(visits) == 16
+    for visit in visits:
+        pairs = {(a, b) for a in visit.heads for b in visit.tails}
+        assert len(visit.heads) == len(visit.tails) == 3
+        assert {(a // 12, a % 12) for a in visit.buckets.tolist()} == pairs
+
+
+def test_one_partition_is_one_visit():
+    (visit,) = build(partitions=1, buffer=1, slices=5).visits(3)
+    assert visit.resident == visit.heads == visit.tails == (0, 1, 2, 3, 4)
+    assert visit.buckets.tolist() == list(range(25))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mix": False, "spread": True}, "spread needs mix"),
+        ({"pinned": (3,)}, "the pinned slices follow the 12 others"),
+        ({"needed": np.ones((4, 4), dtype=bool)}, r"it must be \(12, 12\)"),
+    ],
+)
+def test_contradictions_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
