@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     ENTITY_DROPOUT = 11
     RELATION_DROPOUT = 12
     ROUNDING = 13
+    SYNTHETIC = 15
 
 
 def _mix(x: UInt64) -> UInt64:
