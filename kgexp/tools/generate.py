@@ -2,16 +2,16 @@
 
     python -m kgexp.tools.generate FOLDER --entities 10_000_000 --triples 50_000_000
 
-FOLDER gets `train.tsv`, `valid.tsv` and `test.tsv`, one triple a line: `e12`, `r3`, `e1234567` between tabs. Memory does
-not grow with the graph, and the same options give the same bytes on the same machine.
+FOLDER gets `train.tsv`, `valid.tsv` and `test.tsv`, one triple a line: `e12`, `r3`, `e1234567` between tabs. Memory
+does not grow with the graph, and the same options give the same bytes on the same machine.
 
 * Popularity follows a power law: entity `e0` is the most popular one, and the i-th is drawn as a tail in proportion to
-  i^-SKEW. As a head it is drawn by half that exponent, because in real graphs entities that much is said about are many,
-  and those that everything refers to are few. Relations are drawn by i^-SKEW. Every entity is the head of a train triple
-  at least once, and every relation occurs there.
-* Entity i lies in cluster i mod CLUSTERS, and clusters lie on a ring. A relation leads from every cluster a distance of
-  its own around the ring, and on to one of three neighbours there. So every triple can be told from its clusters, up to
-  the popularity of entities within them: rotations model that exactly, translations but for what goes past the seam.
+  i^-SKEW; as a head by half that exponent, for in real graphs what everything refers to are few, and what has a lot to
+  refer to are more. Relations are drawn by i^-SKEW. Every entity is the head of a train triple at least once, and every
+  relation occurs there.
+* Entity i lies in cluster i mod CLUSTERS, and clusters lie on a ring. A relation leads a distance of its own around the
+  ring, at most an eighth of it either way, and there to one of three neighbours. So a query has three clusters of
+  answers, the popular entities of these first. Rotations can model that exactly; translations, all but a seam.
 * A hash of a triple says which split it may be in: one in 32 of all possible triples is for validation, one for the
   test, and train has none of these. Triples of valid and test are distinct; popular ones of train come repeatedly.
 """
@@ -43,6 +43,9 @@ _BLOCK = 1 << 18
 
 #: Neighbouring clusters that a relation leads to.
 _SPREAD = 3
+
+#: The farthest that a relation leads: one part in so many of the ring.
+_REACH = 8
 
 #: One in so many triples belongs to each of valid and test.
 _HELD_OUT = 32
@@ -159,7 +162,8 @@ class SyntheticGraph:
         # The members of cluster c are the entities c, c + clusters, …; each stands for the numbers up to the next.
         c = np.arange(clusters)
         self._tails = PowerLaw(c + 1, c + 1 + clusters * ((entities - 1 - c) // clusters + 1), skew)
-        self._distances = integers(self._stream("distances"), np.arange(relations), clusters)
+        reach = -(-clusters // _REACH)
+        self._distances = integers(self._stream("distances"), np.arange(relations), 2 * reach + 1) - reach
 
     def train(self, start: int, stop: int, total: int) -> Triples:
         """The triples `start … stop - 1` of `total` in train. Entities and relations are spread over these in their
@@ -188,9 +192,8 @@ class SyntheticGraph:
             ConfigError: there are not so many.
         """
         found = Triples(*(np.empty(0, np.int64) for _ in range(3)))
-        block = max(_BLOCK, _HELD_OUT * size)
-        for start in range(0, _ATTEMPTS * block, block):
-            drawn = self._draw(split, 0, np.arange(start, start + block))
+        for start in range(0, _BLOCK + 4 * _HELD_OUT * size, _BLOCK):
+            drawn = self._draw(split, 0, np.arange(start, start + _BLOCK))
             mine = drawn.where(self._split(drawn) == SPLITS.index(split) - 1)
             found = Triples(*map(np.concatenate, zip(_columns(found), _columns(mine), strict=True)))
             found = found.where(np.sort(np.unique(np.stack(_columns(found)), axis=1, return_index=True)[1]))
@@ -257,7 +260,7 @@ def write(graph: SyntheticGraph, folder: Path, sizes: dict[str, int], ending: st
             f"--triples is {total} but must be in {least} … {_MOST_TRIPLES}, so that all entities and relations occur."
         )
     with _appearing(folder) as part:
-        for split, size in sizes.items():
+        for split, size in sorted(sizes.items(), key=lambda item: item[1]):  # refused soon, if at all
             if size:
                 pieces = _train(graph, size, block) if split == "train" else iter([graph.held_out(split, size)])
                 path = part / f"{split}.tsv{ending}"
