@@ -140,6 +140,17 @@ class RowReader:
                     parts.append(rows.clone())  # the slice is a view of the mapped file, which goes
         return torch.cat(parts) if parts else torch.empty((0, *self.shape[1:]), dtype=self.dtype)
 
+    def take(self, rows: Tensor) -> Tensor:
+        """The rows int64[u], any of them, on the CPU in memory of their own; the rest of the files is not read."""
+        out = torch.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        for shard in self._shards:
+            here = ((shard.start <= rows) & (rows < shard.stop)).nonzero()[:, 0]
+            if len(here):
+                with safe_open(shard.path, framework="pt") as file:
+                    mapped = file.get_slice(self.name)[:]  # a view, of which only what is used is read
+                    out[here] = mapped.index_select(0, rows[here] - shard.start)
+        return out
+
     def copy_into(self, target: Tensor, start: int) -> None:
         """Fills `target`, which holds the whole's rows from `start` on, piece by piece."""
         row = target.element_size() * max(1, target[:1].numel())
