@@ -2,23 +2,30 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from omegaconf import OmegaConf
 from rank_threads import as_ranks
 
 from kgexp.check import check
 from kgexp.checkpoint.shards import RowReader, write_shard
 from kgexp.checkpoint.store import CheckpointStore
+from kgexp.config import config_dir
 from kgexp.data import vocabulary
 from kgexp.data.vocabulary import Vocabulary
 from kgexp.errors import CheckpointError
 from kgexp.run import run
 
-SMALL = ("dataset=files", "evaluation=none", "tracking=none", "tracking.progress=none", "train.threads=1")
-SMALL += ("model.dim=6", "model.init_scale=1", "train.batch_size=7", "train.device=cpu", "train.steps=0")
+GROUPS = {"model", "sharding"}
+SMALL = ("dataset=files", "dataset.path=", "evaluation=none", "tracking=none", "tracking.progress=none")
+SMALL += ("train.threads=1", "train.device=cpu", "train.batch_size=7", "train.steps=0")
+SMALL += ("dataset.valid=0", "dataset.test=0", "dataset.name=graph")
+#: Also of another choice of a group.
+KEPT = ("model.dim=6", "model.init_scale=1")
 
 
 def lines(entities, relations):
@@ -43,16 +50,22 @@ def graphs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def started(composed, graphs, tmp_path_factory):
-    """A graph's name and settings to the folder of a run."""
-    runs = tmp_path_factory.mktemp("runs")
+    """A graph's name and settings to the folder of a run; Hydra composes once, which is what takes the time."""
+    runs, base = tmp_path_factory.mktemp("runs"), composed(*SMALL)
 
     def start(graph, *overrides, ranks=1, folder=None):
-        own = (f"dataset.path={graphs / graph}.tsv", f"dataset.cache={graphs}/cache", "dataset.valid=0")
-        config = check(composed(*SMALL, *own, "dataset.test=0", *overrides))
+        given = dict(override.split("=", 1) for override in overrides)
+        nodes = {
+            group: OmegaConf.load(Path(config_dir(), group, f"{given.pop(group)}.yaml")) for group in {*given} & GROUPS
+        }
+        own = {"dataset.path": f"{graphs / graph}.tsv", "dataset.cache": graphs / "cache"} | given
+        plain = OmegaConf.create({key: base._get_node(key) for key in base if key not in nodes} | nodes)
+        config = check(OmegaConf.merge(plain, OmegaConf.from_dotlist([*KEPT, *(f"{k}={v}" for k, v in own.items())])))
         folder = folder or runs / f"run-{len(list(runs.iterdir()))}"
         folder.mkdir(exist_ok=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.fsync", lambda file: None)
+            patch.setattr("kgexp.environment.git_commit", lambda: None)
             as_ranks(ranks, lambda world: run(config, str(folder), world))
         return folder
 
@@ -164,7 +177,7 @@ def test_what_does_not_fit_is_refused(started, old, overrides, sentence, ranks):
 
 
 def test_names_in_common_are_asked_for(started, old):
-    with pytest.raises(CheckpointError, match="knows none of the 9 entities of other"):
+    with pytest.raises(CheckpointError, match="knows none of the 9 entities of graph"):
         started("other", f"train.init_from={old}")
 
 
