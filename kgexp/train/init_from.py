@@ -87,7 +87,7 @@ class Earlier:
 def earlier(config: dict[str, Any], graph: Graph, owners: Owners, world: World, say: Callable[[str], None]) -> Earlier:
     """Opens what `train.init_from` names and finds the names that it has in common with the graph.
 
-    A rank looks for the names of its own entities; that takes 8 bytes for each of them, and some 200 MB for a million
+    A rank looks for the names of its own entities; that takes 12 bytes for each of them, and some 200 MB for a million
     names or more of the other run.
 
     Args:
