@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     RELATION_DROPOUT = 12
     ROUNDING = 13
     PASS = 14
+    SYNTHETIC = 15
 
 
 def _mix(x: UInt64) -> UInt64:

@@ -25,6 +25,7 @@ from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import MuteTracker, Tracker
 from kgexp.train.assembly import Parts
 from kgexp.train.equal import check_equal
+from kgexp.train.init_from import earlier
 from kgexp.train.lock import run_lock
 from kgexp.train.record import Record
 from kgexp.train.signals import StopRequested, StopSignal, strongest
@@ -140,7 +141,10 @@ class _Session:
         with self._tracker:
             self._record.update(wandb_id=self._tracker.wandb_id)
             with self._stages.stage("initialise"):
-                entity, relation = parts.tables(storage)
+                # A checkpoint of its own holds all rows; the other run may be gone by then.
+                begins = self._checkpoint is None and self._config["train"]["init_from"] is not None
+                known = earlier(self._config, graph, owners, self._world, self._say) if begins else None
+                entity, relation = parts.tables(storage, known)
             self._train_and_test(parts, graph, entity, relation, stop)
             self._world.barrier("the end")
 

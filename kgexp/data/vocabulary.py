@@ -15,6 +15,9 @@ from kgexp import randomness
 from kgexp.errors import DataError
 from kgexp.randomness import Purpose
 
+#: Names that are hashed at a time, some 170 bytes each.
+_HASHED = 1 << 20
+
 _POOL = 5_000
 """At most so many names are compared with an unknown one."""
 
@@ -81,6 +84,16 @@ class Vocabulary:
             advice = f"perhaps you mean {similar}" if similar else "names are compared exactly, capitals included"
             raise DataError(f"There is no {self.kind} '{name}' among the {len(self)} of this graph: {advice}.")
         return int(found)
+
+    def ids_in(self, other: "Vocabulary", start: int = 0, stop: int | None = None) -> npt.NDArray[np.int32]:
+        """The ids that another vocabulary gives the names of `start … stop - 1`: int32[stop - start], -1 for none."""
+        own = self._names[start:stop]
+        ids = np.full(len(own), -1, np.int32)
+        for first in range(0, len(other), _HASHED):
+            found = pc.index_in(own, value_set=other._names[first : first + _HASHED])
+            there = found.is_valid().to_numpy(zero_copy_only=False)
+            ids[there] = found.drop_null().to_numpy() + np.int32(first)
+        return ids
 
     def save(self, path: Path) -> None:
         """Writes the vocabulary as an uncompressed Arrow file, which `load` maps."""

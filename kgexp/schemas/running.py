@@ -129,6 +129,7 @@ class Train:
     dtype: str = one_of("float32", "float64")
     table_dtype: str | None = one_of("bfloat16")
     state_dtype: str | None = one_of("bfloat16")
+    init_from: str | None = MISSING
 
 
 @dataclass

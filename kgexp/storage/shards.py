@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -18,8 +19,11 @@ from torch import Tensor
 from kgexp.errors import CheckpointError
 from kgexp.storage.blobs import Blobs, LocalBlobs
 
-#: Bytes written or read at a time; reading holds three times as many.
+#: Bytes written or read at a time.
 _PIECE = 4 << 20
+
+#: Bytes between two rows that are rather read than passed over.
+_NEAR = 16 << 10
 
 _DTYPES = {
     torch.float32: "F32",
@@ -157,6 +161,20 @@ class RowReader:
                 place = shard.offset + (low - shard.start) * (part.nbytes // len(part))
                 self._blobs.read(shard.name, place, as_bytes(part))
         return rows
+
+    def take(self, rows: Tensor) -> Tensor:
+        """The rows int64[u], any of them, on the CPU in memory of their own; little more of the files is read."""
+        wanted, place = torch.unique(rows, return_inverse=True)
+        out = torch.empty((len(wanted), *self.shape[1:]), dtype=self.dtype)
+        near = max(1, _NEAR // max(1, out[:1].nbytes))
+        cuts = [0, *((wanted.diff() > near).nonzero()[:, 0] + 1).tolist(), len(wanted)]
+        for start, stop in pairwise(cuts):
+            for low in range(start, stop, near):  # at most `near` rows of at most as many numbers each
+                some = wanted[low : min(low + near, stop)]
+                if len(some):
+                    first, last = int(some[0]), int(some[-1])
+                    out[low : low + len(some)] = self.read(first, last + 1).index_select(0, some - first)
+        return out.index_select(0, place)
 
     def copy_into(self, target: Tensor, start: int) -> None:
         """Fills `target`, which holds the whole's rows from `start` on, piece by piece."""

@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -29,7 +30,8 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from kgexp.checkpoint.store import Checkpoint, CheckpointStore
+from kgexp.checkpoint.choosing import choose
+from kgexp.checkpoint.store import Checkpoint
 from kgexp.data.vocabulary import Vocabulary
 from kgexp.errors import CheckpointError, ConfigError
 from kgexp.storage.shards import RowReader, as_bytes, shard_header
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        checkpoint = choose(options.source, options.step, options.newest)
+        checkpoint = choose(options.source, options.step, options.newest, partial(print, file=sys.stderr))
         rows = Rows(checkpoint, options.table)
         export(rows, options.out, options.format, options.force)
     except Exception as error:
@@ -68,32 +70,6 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--newest", action="store_true", help="the run's newest checkpoint, not its best one")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
     return parser
-
-
-def choose(source: Path, step: int | None = None, newest: bool = False) -> Checkpoint:
-    """The checkpoint `source`, or one of the run `source`: the best, the newest, or that of a step.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged.
-        ConfigError: a checkpoint of one step was given together with a choice.
-    """
-    if (source / "index.json").is_file():
-        if step is not None or newest:
-            raise ConfigError(f"{source} is one checkpoint already: leave out --step and --newest, or give the run.")
-        return Checkpoint(source)
-    store = CheckpointStore(source / "checkpoints", keep=1)  # to read from
-    last = store.newest(lambda line: print(line, file=sys.stderr)) if step is None else None
-    if step is not None and step in store.steps():
-        return store.open(step)
-    if last is None:
-        steps = ", ".join(map(str, store.steps()))
-        raise CheckpointError(
-            f"{source} has no checkpoint of step {step}: there are {steps}."
-            if steps
-            else f"{source} is no checkpoint and no run that has one: give a run's folder, which holds checkpoints/."
-        )
-    best = (last.state.get("best") or {}).get("step")
-    return last if newest or best is None else store.open(best)
 
 
 class Rows:

@@ -31,6 +31,7 @@ from kgexp.train.batches import Batches
 from kgexp.train.best import Best
 from kgexp.train.calendar import Calendar
 from kgexp.train.heldout import HeldOut
+from kgexp.train.init_from import Earlier, Initial
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
@@ -163,12 +164,16 @@ class Parts:
             parts = {"entity table": sum(entity), "relation table": sum(relation)} | parts
         return Estimate(parts, state if storage.in_memory else 0, ranks)
 
-    def tables(self, storage: Storage) -> tuple[Table, Table]:
-        """New entity and relation tables, their rows drawn for the run's seed."""
+    def tables(self, storage: Storage, earlier: Earlier | None = None) -> tuple[Table, Table]:
+        """New entity and relation tables, their rows drawn for the run's seed unless an earlier run had them."""
         model, seed, n = self.objective.model, self.config["seed"], self.graph.num_entities
         make = partial(TableSpec, storage=storage, placement=self._placement, seed=seed)
-        entities = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
-        relations = partial(model.initial_relations, key(seed, Purpose.RELATION_INIT), num_rows=self._relation_rows)
+        entities: Initial = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
+        relations: Initial = partial(
+            model.initial_relations, key(seed, Purpose.RELATION_INIT), num_rows=self._relation_rows
+        )
+        if earlier is not None:
+            entities, relations = earlier.entity.over(entities), earlier.relation.over(relations)
         of_entities, of_relations = self._optimizers()
         of_entity = make("entity", n, model.dim, entities, of_entities)
         of_relation = make("relation", self._relation_rows, model.relation_dim, relations, of_relations)

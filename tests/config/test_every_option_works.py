@@ -54,6 +54,7 @@ CASES = {
     "train.dtype": Case("tables"),
     "train.table_dtype": Case("tables", "bfloat16"),
     "train.state_dtype": Case("tables", "bfloat16"),
+    "train.init_from": Case("refusal", "{graphs}/nothing"),
     "checkpoint.every_epochs": Case("files", 1, EPOCHS | {"checkpoint.keep": 9}),
     "checkpoint.every_steps": Case("files", 1, {"checkpoint.keep": 9}),
     "checkpoint.keep": Case("files", 1, ALL_STEPS),

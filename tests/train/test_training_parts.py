@@ -10,9 +10,9 @@ from kgexp.data.graph import Split
 from kgexp.errors import ConfigError, NonFiniteError
 from kgexp.train.batches import Batches
 from kgexp.train.best import Best
+from kgexp.train.calendar import Regular
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
-from kgexp.train.calendar import Regular
 from kgexp.train.plan import Cadence
 
 
