@@ -34,10 +34,10 @@ def cover(needed: Bool, buffer: int) -> list[tuple[int, ...]]:
 
 
 def _begin(links: Int64, buffer: int, weight: int) -> tuple[int, ...]:
-    """Who is in memory first. A place goes to whoever has most to meet, plus `weight` for each that is there to be met."""
+    """Who is in memory first: in turn, who has most to meet, plus `weight` for each that is there to be met."""
     degree = links.sum(axis=1)
     resident: list[int] = []
-    while len(resident) < min(buffer, np.count_nonzero(degree)):
+    for _ in range(min(buffer, int(np.count_nonzero(degree)))):
         worth = np.where(degree > 0, links[resident].sum(axis=0) * weight + degree, -1)
         worth[resident] = -1
         resident.append(int(worth.argmax()))
@@ -45,7 +45,7 @@ def _begin(links: Int64, buffer: int, weight: int) -> tuple[int, ...]:
 
 
 def _swaps(links: Int64, begin: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The swaps (place that is given up, partition that comes) until all have met; who comes stands behind the others."""
+    """The swaps (place that is given up, partition that comes) until all have met; who comes goes to the end."""
     resident, left = list(begin), links.copy()
     left[np.ix_(resident, resident)] = 0
     degree = left.sum(axis=1)
