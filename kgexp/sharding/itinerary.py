@@ -104,7 +104,8 @@ class Itinerary:
         moving = self.needed[: self._moving, : self._moving]
         blocks = moving[groups[:, None, :, None], groups[None, :, None, :]]  # [P, P, slices, slices]
         needed: Bool = np.logical_or.reduce(blocks, axis=(2, 3))
-        pinned = np.hstack([self.needed[:, self._moving :], self.needed[self._moving :].T]).any(axis=1)
+        fixed = np.hstack([self.needed[:, self._moving :], self.needed[self._moving :].T])
+        pinned: Bool = np.logical_or.reduce(fixed, axis=1)
         needed |= np.diag(pinned[groups].any(axis=1))
         needed[0, 0] |= not needed.any()  # pairs of pinned slices alone need a visit too
         return needed
