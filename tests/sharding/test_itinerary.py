@@ -64,7 +64,7 @@ def test_a_pass_depends_on_its_number_alone():
 
 
 def test_passes_group_the_slices_anew():
-    """Four partitions of three slices: twelve pairs of slices are in one partition, others in each pass; 66 there are."""
+    """Four partitions of three slices: twelve of the 66 pairs share one, others in each pass."""
     itinerary, met = build(mix=False), set()
     for number in range(12):
         groups = {visit.heads for visit in itinerary.visits(number)}
