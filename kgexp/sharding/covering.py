@@ -20,38 +20,55 @@ def cover(needed: Bool, buffer: int) -> list[tuple[int, ...]]:
     """
     links = (needed | needed.T).astype(np.int64)
     np.fill_diagonal(links, 0)
-    alone = np.flatnonzero(needed.diagonal() & (links.sum(axis=1) == 0)).tolist()
-    resident: list[int] = []
-    sets = []
-    while links.any():
-        full = len(resident) == buffer
-        out, incoming = _swap(links, resident) if full else (len(resident), _join(links, resident))
+    # Neither way to begin is always the better one: with those that meet at once, or with those that have most to meet.
+    begins = dict.fromkeys(_begin(links, buffer, weight) for weight in (len(links), 0))
+    resident, swaps = min(((list(begin), _swaps(links, begin)) for begin in begins), key=lambda found: len(found[1]))
+    sets = [tuple(sorted(resident))] if len(resident) == buffer else []
+    for out, incoming in swaps:
         resident[out:] = [*resident[out + 1 :], incoming]
-        links[incoming, resident] = links[resident, incoming] = 0
-        if len(resident) == buffer:
-            sets.append(tuple(sorted(resident)))
-    if len(resident) < buffer:  # all that is linked is in memory at once; the rest may join it
+        sets.append(tuple(sorted(resident)))
+    alone = np.flatnonzero(needed.diagonal() & ~links.any(axis=1)).tolist()
+    if not sets:  # all that is linked is in memory at once: the others may join it
         alone = resident + alone
     return sets + [tuple(sorted(alone[k : k + buffer])) for k in range(0, len(alone), buffer)]
 
 
-def _join(links: Int64, resident: list[int]) -> int:
-    """Who is loaded into a free place: whoever meets most that are there, then whoever has most to meet."""
+def _begin(links: Int64, buffer: int, weight: int) -> tuple[int, ...]:
+    """Who is in memory first: in turn, who has most to meet, plus `weight` for each that is there to be met."""
     degree = links.sum(axis=1)
-    worth = links[resident].sum(axis=0) * (len(links) + 1) + degree
-    worth[resident] = -1
-    return int(np.where(degree > 0, worth, -1).argmax())
+    resident: list[int] = []
+    for _ in range(min(buffer, int(np.count_nonzero(degree)))):
+        worth = np.where(degree > 0, links[resident].sum(axis=0) * weight + degree, -1)
+        worth[resident] = -1
+        resident.append(int(worth.argmax()))
+    return tuple(resident)
 
 
-def _swap(links: Int64, resident: list[int]) -> tuple[int, int]:
-    """The place that is given up and the partition that comes: `resident` is in the order in which it was loaded.
+def _swaps(links: Int64, begin: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The swaps (place that is given up, partition that comes) until all have met; who comes goes to the end."""
+    resident, left = list(begin), links.copy()
+    left[np.ix_(resident, resident)] = 0
+    degree = left.sum(axis=1)
+    swaps = []
+    while degree.any():
+        out, incoming = _swap(left, degree, resident)
+        swaps.append((out, incoming))
+        resident[out:] = [*resident[out + 1 :], incoming]
+        met = left[incoming, resident]
+        degree[resident] -= met
+        degree[incoming] -= met.sum()
+        left[incoming, resident] = left[resident, incoming] = 0
+    return swaps
+
+
+def _swap(links: Int64, degree: Int64, resident: list[int]) -> tuple[int, int]:
+    """The place that is given up and the partition that comes.
 
     The pairs that meet for the first time decide. Among equals the partition with the least left to meet goes, the
     latest first, and the one with the least left comes: what is begun is finished. Without any new pair a partition
     that has something to meet comes, and its partner with the next swap: the search always ends.
     """
     size = len(links)
-    degree = links.sum(axis=1)
     meet = links[resident]
     worth = (meet.sum(axis=0) - meet) * (2 * size + 1) - degree - degree[resident][:, None]
     worth[:, degree == 0] = np.iinfo(np.int64).min

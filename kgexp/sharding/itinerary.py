@@ -103,9 +103,10 @@ class Itinerary:
         """bool[P, P]: the buckets of partitions that have triples; those with a pinned slice count as (i, i)."""
         moving = self.needed[: self._moving, : self._moving]
         blocks = moving[groups[:, None, :, None], groups[None, :, None, :]]  # [P, P, slices, slices]
-        needed: Bool = np.any(blocks, axis=(2, 3))
-        pinned = self.needed[:, self._moving :].any(axis=1) | self.needed[self._moving :].any(axis=0)
-        needed[np.diag_indices(self.partitions)] |= pinned[groups].any(axis=1)
+        needed: Bool = np.logical_or.reduce(blocks, axis=(2, 3))
+        fixed = np.hstack([self.needed[:, self._moving :], self.needed[self._moving :].T])
+        pinned: Bool = np.logical_or.reduce(fixed, axis=1)
+        needed |= np.diag(pinned[groups].any(axis=1))
         needed[0, 0] |= not needed.any()  # pairs of pinned slices alone need a visit too
         return needed
 

@@ -122,8 +122,10 @@ def _outside_in(needed: Bool, stream: int) -> list[Bucket]:
     """Layer k, the buckets with min(i, j) = k, after layer k - 1; inside a layer at random, transposes adjacent."""
     sequence = []
     for layer in range(len(needed)):
-        for other in layer + shuffled(len(needed) - layer, key(stream, layer)):
-            sequence += _both(layer, int(other), needed, bool(bits(key(stream, layer, 1), other) & np.uint64(1)))
+        others = layer + shuffled(len(needed) - layer, key(stream, layer))
+        backwards = bits(key(stream, layer, 1), others) & np.uint64(1) == 1
+        for other, turned in zip(others.tolist(), backwards.tolist(), strict=True):
+            sequence += _both(layer, other, needed, turned)
     return sequence
 
 

@@ -1,5 +1,7 @@
 """Every pair of slices is trained once a pass, while both are in memory, and no two passes are alike."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,14 +64,15 @@ def test_a_pass_depends_on_its_number_alone():
 
 
 def test_passes_group_the_slices_anew():
-    """Twelve slices by fours of three: over some passes most pairs are together in a stay of two that differ."""
-    first = [visit.resident for visit in build().visits(0)]
-    assert first != [visit.resident for visit in build().visits(1)]
-    itinerary, met = build(partitions=8, slices=2), set()
+    """Four partitions of three slices: twelve of the 66 pairs share one, others in each pass."""
+    itinerary, met = build(mix=False), set()
     for number in range(12):
-        groups = itinerary.visits(number)[0].resident
-        met |= {(a, b) for a in groups for b in groups if a < b}
-    assert len(met) > 40  # of 120; without regrouping at most 8 inside partitions, and few that start
+        groups = {visit.heads for visit in itinerary.visits(number)}
+        assert sorted(a for group in groups for a in group) == list(range(12))
+        pairs = {pair for group in groups for pair in combinations(group, 2)}
+        assert len(pairs) == 12 and pairs != met
+        met |= pairs
+    assert len(met) > 50  # 60 are expected
 
 
 def test_loads_go_on_from_the_pass_before():
