@@ -25,8 +25,8 @@ class Adagrad(RowOptimizer):
         """See `RowOptimizer.step_rows`."""
         squares = grad * grad
         scale = state["sum"].index_select(0, index).add_(squares).sqrt_().add_(self.eps)
-        # index_add_ is the fastest scatter that torch has on the CPU, several times faster than index_copy_. What it adds
-        # to is not read again: others may write to the same rows, and a sum that lost this step's share makes a huge step.
+        # index_add_ is the fastest scatter that torch has on the CPU, several times faster than index_copy_. The sum is
+        # not read back: another thread may have written an older one there, and too small a sum makes a huge step.
         state["sum"].index_add_(0, index, squares)
         weight.index_add_(0, index, grad / scale, alpha=-lr)
 

@@ -40,7 +40,8 @@ class Pool:
     @property
     def lengths(self) -> Int64:
         """int64[r], ids of each range."""
-        return np.diff(self.ends, prepend=0)
+        lengths: Int64 = np.diff(self.ends, prepend=0)
+        return lengths
 
     def ids(self, places: Int64) -> Int64:
         """The ids int64[…] at places int64[…]."""
