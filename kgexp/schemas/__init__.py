@@ -37,6 +37,7 @@ from kgexp.schemas.running import (
     LocalStorage,
     MemoryStorage,
     NoSharding,
+    RemoteStorage,
     ReplicatedSharding,
     RowwiseSharding,
     Tracking,
@@ -86,7 +87,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "optimizer": {"adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": Adam, "sgd": SGD},
     "schedule": {"constant": Constant, "cosine": Cosine, "step": Step, "plateau": Plateau},
     "sharding": {"none": NoSharding, "rowwise": RowwiseSharding, "replicated": ReplicatedSharding},
-    "storage": {"memory": MemoryStorage, "local": LocalStorage},
+    "storage": {"memory": MemoryStorage, "local": LocalStorage, "s3": RemoteStorage, "gcs": RemoteStorage},
     "evaluation": {"full": Evaluation, "sampled": Evaluation, "none": Evaluation},
     "tracking": {"wandb": Tracking, "none": Tracking},
 }

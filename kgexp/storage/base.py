@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kgexp.storage.blobs import Blobs, LocalBlobs
+
 
 class Storage(Protocol):
     """Gives out tensors that nobody has filled yet, and takes the room back at the end of the run.
@@ -21,6 +23,10 @@ class Storage(Protocol):
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """An unfilled tensor of that shape, dtype and device; a `name` (`entity.weight`) is given once."""
+
+    def blobs(self, folder: Path) -> Blobs:
+        """Where a run's absent partitions and checkpoints lie; `folder`, the run's own, unless they lie elsewhere."""
+        return LocalBlobs(folder)
 
     def close(self) -> None:
         """Gives up whatever outlives the process, such as files; may be called twice."""

@@ -169,8 +169,8 @@ def _told(path: Path, done: str, size: int = 0) -> Iterator[None]:
             with suppress(OSError):
                 free = shutil.disk_usage(path.parent).free
                 raise ConfigError(
-                    f"{path.parent} has no room for the {size:,} bytes of {path.name}, but {free:,} ({error.strerror}): "
-                    "free some, or choose a folder on a larger disk."
+                    f"{path.parent} has room for {free:,} bytes, but not for the {size:,} of {path.name} "
+                    f"({error.strerror}): free some, or choose a folder on a larger disk."
                 ) from error
         remedy = "take another checkpoint" if done == "read" else "see to the folder and its disk"
         raise CheckpointError(f"{path} cannot be {done} ({error.strerror}): {remedy}") from error
@@ -198,4 +198,6 @@ def in_blocks(parts: Iterable[bytes | memoryview], size: int) -> Iterator[memory
 
 def too_short(blob: str, held: int, wanted: int) -> CheckpointError:
     """The error about a blob that ends before the bytes that are wanted."""
-    return CheckpointError(f"{blob} ends at byte {held}, but has to have {wanted}: it is damaged; take another checkpoint")
+    return CheckpointError(
+        f"{blob} ends at byte {held}, but has to have {wanted}: it is damaged; take another checkpoint"
+    )
