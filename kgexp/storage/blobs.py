@@ -198,6 +198,4 @@ def in_blocks(parts: Iterable[bytes | memoryview], size: int) -> Iterator[memory
 
 def too_short(blob: str, held: int, wanted: int) -> CheckpointError:
     """The error about a blob that ends before the bytes that are wanted."""
-    return CheckpointError(
-        f"{blob} ends at byte {held}, but has to have {wanted}: it is damaged; take another checkpoint"
-    )
+    return CheckpointError(f"{blob} ends at byte {held} instead of {wanted} or later: take another checkpoint")

@@ -1,18 +1,16 @@
 """`storage=s3` and `storage=gcs`: blobs behind a URL, through fsspec, which knows these and many other file systems."""
 
-import errno
 import os
 import threading
-import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kgexp.errors import CheckpointError, ConfigError, KgexpError
+from kgexp.errors import CheckpointError, ConfigError
 from kgexp.storage.blobs import TEMPORARY, Blobs, LocalBlobs, in_blocks, too_short
 from kgexp.storage.memory import MemoryStorage
+from kgexp.storage.retries import explained, taken, tried
 
 T = TypeVar("T")
 
@@ -20,30 +18,12 @@ T = TypeVar("T")
 _BLOCK = 32 << 20
 #: Bytes of a request for a range, and how many of them are on their way at a time.
 _PIECE, _AT_A_TIME = 8 << 20, 8
-#: Seconds before the second try, doubled before each one after it, and the most of them.
-_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: Where an upload appears whole, and a name can be given to the first one who asks.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs"}
 _S3 = {"s3", "s3a"}
 _LOCAL = {"file", "local"}
 
 _PACKAGES = {"s3": "'kgexp[s3]'", "s3a": "'kgexp[s3]'", "gs": "'kgexp[gcs]'", "gcs": "'kgexp[gcs]'"}
-_ABSENT_OR_REFUSED = (FileNotFoundError, FileExistsError, PermissionError)
-#: Troubles that pass, by the names that the standard library, botocore, aiohttp and requests give them.
-_PASSING = {
-    "TimeoutError",
-    "ConnectionError",
-    "ClientConnectionError",
-    "ClientPayloadError",
-    "IncompleteRead",
-    "IncompleteReadError",
-    "Timeout",
-    "ChunkedEncodingError",
-    "TransportError",
-}
-_PASSING_NUMBERS = {errno.EBUSY, errno.EREMOTEIO, errno.EAGAIN, errno.ENETUNREACH, errno.EHOSTUNREACH}
-#: HTTP: time-out, a conditional write that met another one, too many requests; 500 and more besides.
-_PASSING_STATUS = {408, 409, 429}
 
 
 class RemoteStorage(MemoryStorage):
@@ -100,9 +80,7 @@ class RemoteBlobs(Blobs):
             package = _PACKAGES.get(protocol, f"what fsspec needs for {protocol}://")
             raise ConfigError(f"storage.url={url} needs a package ({error}): pip install {package}.") from error
         except (ValueError, TypeError) as error:
-            raise ConfigError(
-                f"storage.url={url} with its options is nothing that fsspec can open: {error}."
-            ) from error
+            raise ConfigError(f"storage.url={url} and its options mean nothing to fsspec: {error}.") from error
         if protocol in _S3:
             self._fs.retries = 1  # of s3fs, on top of the client's
         self._root = root.rstrip("/")
@@ -200,7 +178,7 @@ class RemoteBlobs(Blobs):
             try:
                 self._fs.pipe_file(self._path(name), data, mode="create")
             except Exception as error:
-                if isinstance(error, FileExistsError) or 412 in map(_status, _chain(error)):
+                if taken(error):
                     return False
                 raise
             return True
@@ -215,16 +193,13 @@ class RemoteBlobs(Blobs):
             self._call("written", name, self._fs.pipe_file, path, first)
             return len(first)
 
-        # To close the file completes the upload; each request is tried again by the client, not here.
-        def once(function: Callable[..., T], *arguments: Any) -> T:
-            return self._call("written", name, function, *arguments, retries=0)
-
-        file = once(lambda: self._fs.open(path, "wb", block_size=_BLOCK))
+        # The client makes each request of an upload again, not we: a file that failed cannot go on. Closing completes.
+        file = self._once("written", name, lambda: self._fs.open(path, "wb", block_size=_BLOCK))
         try:
-            size = int(once(file.write, first))
+            size: int = self._once("written", name, file.write, first)
             for block in blocks:
-                size += int(once(file.write, block))
-            once(file.close)
+                size += self._once("written", name, file.write, block)
+            self._once("written", name, file.close)
         except BaseException:
             with suppress(Exception):
                 file.discard()
@@ -241,50 +216,23 @@ class RemoteBlobs(Blobs):
         if size < wanted:
             raise too_short(self.describe(name), size, wanted)
 
-    def _call(
-        self,
-        done: str,
-        name: str,
-        function: Callable[..., T],
-        *args: Any,
-        retries: int | None = None,
-        absent: bool = False,
-    ) -> T:
+    def _call(self, done: str, name: str, function: Callable[..., T], *args: Any, absent: bool = False) -> T:
         """What the file system answers, after as many tries as it takes.
 
         Args:
             done: what should be done with the blob, for the error.
-            retries: other than those of the configuration.
             absent: FileNotFoundError comes through.
         """
-        left = self._retries if retries is None else retries
-        pause = _PAUSE
-        while True:
-            try:
-                return function(*args)
-            except Exception as error:
-                if absent and isinstance(error, FileNotFoundError):
-                    raise
-                if not left or not _passes(error) or _client_tried(error):
-                    raise self._trouble(done, name, error) from error
-            # Processes that were stopped together do not all come back together.
-            spread = zlib.crc32(f"{os.getpid()} {name} {left}".encode()) / 2**32
-            time.sleep(pause * (0.5 + spread / 2))
-            pause, left = min(2 * pause, _LONGEST_PAUSE), left - 1
+        return self._once(done, name, tried, lambda: function(*args), self._retries, name, absent=absent)
 
-    def _trouble(self, done: str, name: str, error: Exception) -> KgexpError:
-        """The sentence about an error that tries did not mend."""
-        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        if _refused(error):
-            remedy = (
-                "give credentials that may do it in the environment, such as AWS_PROFILE, AWS_ACCESS_KEY_ID with "
-                "AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
-            )
-        elif _passes(error):
-            remedy = "once the network and the server are well, resume the run"
-        else:
-            remedy = "check storage.url and storage.options"
-        return CheckpointError(f"{self.describe(name)} cannot be {done} ({said}): {remedy}.")
+    def _once(self, done: str, name: str, function: Callable[..., T], *args: Any, absent: bool = False) -> T:
+        """What the file system answers the first time."""
+        try:
+            return function(*args)
+        except Exception as error:
+            if absent and isinstance(error, FileNotFoundError):
+                raise
+            raise CheckpointError(f"{self.describe(name)} cannot be {done} {explained(error)}") from error
 
 
 def _requests_tried_again(protocol: str, options: Mapping[str, Any], retries: int) -> dict[str, Any]:
@@ -296,49 +244,3 @@ def _requests_tried_again(protocol: str, options: Mapping[str, Any], retries: in
         return dict(options)
     tries = {"mode": "standard", "total_max_attempts": retries + 1}
     return {**options, "config_kwargs": {"retries": tries, **options.get("config_kwargs", {})}}
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, then what it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def _status(error: BaseException) -> int | None:
-    """The HTTP status that botocore, gcsfs or aiohttp got."""
-    response = getattr(error, "response", None)
-    meta = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
-    for status in (meta.get("HTTPStatusCode"), getattr(error, "code", None), getattr(error, "status", None)):
-        if str(status).isdecimal():
-            return int(str(status))
-    return None
-
-
-def _passes(error: Exception) -> bool:
-    """Whether the same request may succeed later."""
-    for cause in _chain(error):
-        if isinstance(cause, _ABSENT_OR_REFUSED):
-            return False
-        status = _status(cause)
-        if status is not None:
-            return status in _PASSING_STATUS or status >= 500
-    kinds = {kind.__name__ for cause in _chain(error) for kind in type(cause).__mro__}
-    numbers = {getattr(cause, "errno", None) for cause in _chain(error)}
-    return bool(kinds & _PASSING or numbers & _PASSING_NUMBERS)
-
-
-def _client_tried(error: Exception) -> bool:
-    """Whether the client of S3 gave up only after tries of its own, which it makes for all but conflicts."""
-    return any(type(cause).__module__.startswith("botocore.") and _status(cause) != 409 for cause in _chain(error))
-
-
-def _refused(error: Exception) -> bool:
-    """Whether the store does not let us in."""
-    return any(
-        isinstance(cause, PermissionError)
-        or _status(cause) in (401, 403)
-        or "Credentials" in type(cause).__name__
-        or "Forbidden" in str(cause)
-        for cause in _chain(error)
-    )

@@ -1,5 +1,6 @@
 """Blobs: the same promises from a folder, from memory, and from S3, which moto plays."""
 
+import gc
 import importlib.util
 import itertools
 import os
@@ -76,9 +77,9 @@ def test_any_range_of_a_blob_is_read(blobs: Blobs) -> None:
 
 def test_a_blob_of_many_parts_and_pieces_is_whole(blobs: Blobs) -> None:
     chunk = os.urandom(1_000_003)
-    assert blobs.write("big", itertools.repeat(chunk, 71)) == 71_000_213  # three parts of an upload
-    assert read(blobs, "big", 0, 71_000_213) == chunk * 71
-    assert read(blobs, "big", 69_999_999, 1_000_214) == (chunk * 71)[69_999_999:]
+    assert blobs.write("big", itertools.repeat(chunk, 41)) == 41_000_123  # two parts of an upload
+    assert read(blobs, "big", 0, 41_000_123) == chunk * 41
+    assert read(blobs, "big", 39_999_999, 1_000_124) == (chunk * 41)[39_999_999:]
 
 
 def test_an_empty_blob_is_there(blobs: Blobs) -> None:
@@ -86,14 +87,14 @@ def test_an_empty_blob_is_there(blobs: Blobs) -> None:
     assert blobs.size("empty") == 0 and blobs.names() == ["empty"]
 
 
-@pytest.mark.parametrize("before", [0, 40_000_000])
-def test_a_blob_whose_parts_fail_is_not_there_at_all(blobs: Blobs, before: int) -> None:
-    def parts() -> Iterator[bytes]:
-        yield bytes(before)
-        raise OSError("a part of ours cannot be had")
+def parts_of_which_the_last_fails(size: int) -> Iterator[bytes]:
+    yield bytes(size)
+    raise OSError("a part of ours cannot be had")
 
+
+def test_a_blob_whose_parts_fail_is_not_there_at_all(blobs: Blobs) -> None:
     with pytest.raises(OSError, match="a part of ours"):
-        blobs.write("rows/a", parts())
+        blobs.write("rows/a", parts_of_which_the_last_fails(9_000_000))
     assert blobs.size("rows/a") is None and blobs.names() == []
     if isinstance(blobs, LocalBlobs):
         assert not list((blobs.folder / "rows").iterdir())
@@ -110,7 +111,9 @@ def test_a_missing_or_short_blob_is_named(blobs: Blobs) -> None:
         read(blobs, "rows/a", 0, 5)
     blobs.write("rows/a", [b"0123456"])
     for start, size in [(0, 8), (5, 3), (7, 1), (100, 3), (0, 20_000_000)]:
-        with pytest.raises(CheckpointError, match=f"^{blobs.describe('rows/a')} ends at byte 7 instead of {start + size}"):
+        with pytest.raises(
+            CheckpointError, match=f"^{blobs.describe('rows/a')} ends at byte 7 instead of {start + size}"
+        ):
             read(blobs, "rows/a", start, size)
 
 
@@ -233,12 +236,12 @@ def failing(monkeypatch, method, error, times):
 def test_what_passes_is_tried_again_after_longer_and_longer_pauses(monkeypatch, pauses, error) -> None:
     blobs = RemoteBlobs(f"memory://{next(_numbers)}", {}, 3)
     blobs.write("a", [b"0123"])
-    for method, use, pause in [
-        ("cat_file", lambda: read(blobs, "a", 1, 2) == b"12", 0),
-        ("info", lambda: blobs.size("a") == 4, 0),
-        ("find", lambda: blobs.names() == ["a"], 0),
-        ("pipe_file", lambda: blobs.write("b", [b"x"]) == 1, 0),
-        ("rm_file", lambda: blobs.delete("a") is None, 0),
+    for method, use in [
+        ("cat_file", lambda: read(blobs, "a", 1, 2) == b"12"),
+        ("info", lambda: blobs.size("a") == 4),
+        ("find", lambda: blobs.names() == ["a"]),
+        ("pipe_file", lambda: blobs.write("b", [b"x"]) == 1),
+        ("rm_file", lambda: blobs.delete("a") is None),
     ]:
         trouble = failing(monkeypatch, method, error, 3)
         pauses.clear()
@@ -251,7 +254,9 @@ def test_tries_end_with_the_url_and_what_to_do(monkeypatch, pauses) -> None:
     blobs = RemoteBlobs("memory://tired", {}, 2)
     blobs.write("a", [b"0123"])
     trouble = failing(monkeypatch, "cat_file", TimeoutError("no answer"), 9)
-    with pytest.raises(CheckpointError, match=r"^memory://tired/a cannot be read \(no answer\): .*resume the run\.$"):
+    with pytest.raises(
+        CheckpointError, match=r"^memory://tired/a cannot be read \(no answer\): .*resume the run once .*\.$"
+    ):
         read(blobs, "a", 0, 4)
     assert trouble.calls == 3
 
@@ -295,17 +300,17 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 @NEEDS_S3
 @pytest.mark.parametrize(
-    ("answers", "asked", "words"), [([503, 500], 3, None), ([403] * 9, 1, "give credentials"), ([503] * 9, 4, "resume")]
+    ("answers", "asked", "words"), [([503], 2, None), ([403] * 9, 1, "give credentials"), ([500] * 9, 2, "resume")]
 )
 def test_the_client_of_s3_tries_each_request_again(s3, server, answers, asked, words) -> None:
     options = {"endpoint_url": f"http://127.0.0.1:{server.server_port}"}
-    blobs = RemoteBlobs("s3://graphs/run", options, 3)
+    blobs = RemoteBlobs("s3://graphs/run", options, 1)
     server.answers = list(answers)
     if words is None:
         assert read(blobs, "a", 0, 10) == b"0123456789"
         assert server.asked == asked
     else:
-        with pytest.raises(CheckpointError, match=rf"^s3://graphs/run/a cannot be \w+ \(.*{words}"):
+        with pytest.raises(CheckpointError, match=rf"^s3://graphs/run/a cannot be looked up \(.*{words}"):
             blobs.size("a")
         assert server.asked == asked
 
@@ -321,18 +326,18 @@ def test_a_bucket_that_is_not_there_is_named(s3) -> None:
 def test_an_upload_that_failed_leaves_nothing_to_pay_for(s3) -> None:
     from fsspec import filesystem
 
-    blobs = RemoteBlobs("s3://graphs/aborted", {"endpoint_url": s3}, 0)
-    with pytest.raises(ZeroDivisionError):
-        blobs.write("a", (bytes(10_000_000 // (5 - i)) for i in range(6)))
-    uploads = filesystem("s3", endpoint_url=s3, skip_instance_cache=True).list_multipart_uploads("graphs")
-    assert not uploads
+    blobs = RemoteBlobs("s3://graphs/failed", {"endpoint_url": s3}, 0)
+    with pytest.raises(OSError, match="a part of ours"):
+        blobs.write("a", parts_of_which_the_last_fails(40_000_000))
+    gc.collect()  # the file that was abandoned
+    assert blobs.names() == []
+    assert not filesystem("s3", endpoint_url=s3, skip_instance_cache=True).list_multipart_uploads("graphs")
 
 
 def test_the_package_that_is_missing_is_named(monkeypatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "s3fs"]:
-        monkeypatch.delitem(sys.modules, name)
+    importlib.import_module("fsspec.core")
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    monkeypatch.setattr("fsspec.registry._registry", {})
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)  # which was imported before
     with pytest.raises(ConfigError, match=r"storage\.url=s3://graphs/a needs a package .*pip install 'kgexp\[s3\]'"):
         RemoteBlobs("s3://graphs/a", {}, 0)
 
