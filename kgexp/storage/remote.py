@@ -15,7 +15,7 @@ from kgexp.storage.retries import explained, taken, tried
 T = TypeVar("T")
 
 #: Bytes of a part of an upload; S3 takes ten thousand of them.
-_BLOCK = 32 << 20
+_BLOCK = 16 << 20
 #: Bytes of a request for a range, and how many of them are on their way at a time.
 _PIECE, _AT_A_TIME = 8 << 20, 8
 #: Where an upload appears whole, and a name can be given to the first one who asks.
@@ -223,7 +223,7 @@ class RemoteBlobs(Blobs):
             done: what should be done with the blob, for the error.
             absent: FileNotFoundError comes through.
         """
-        return self._once(done, name, tried, lambda: function(*args), self._retries, name, absent=absent)
+        return self._once(done, name, lambda: tried(lambda: function(*args), self._retries, name), absent=absent)
 
     def _once(self, done: str, name: str, function: Callable[..., T], *args: Any, absent: bool = False) -> T:
         """What the file system answers the first time."""

@@ -16,7 +16,7 @@ CHOICES = [(group, choice) for group, schemas in SCHEMAS.items() for choice in s
 
 
 def leaves(node: yaml.Node, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Dotted keys of the leaves with their line; a list is a leaf, and so is an empty mapping, the defaults list is none."""
+    """Dotted keys of the leaves with their line; lists and empty mappings are leaves, the defaults list is none."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
