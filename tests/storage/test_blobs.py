@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,21 +29,22 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """The URL of a server with the bucket `graphs`."""
+def s3() -> Iterator[dict[str, Any]]:
+    """Options for a server with the bucket `graphs`."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "of-nobody")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        from aiobotocore.session import AioSession
         from fsspec import filesystem
         from moto.server import ThreadedMotoServer
 
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         host, port = server.get_host_and_port()
-        url = f"http://{host}:{port}"
-        filesystem("s3", endpoint_url=url, skip_instance_cache=True).mkdir("graphs")
-        yield url
+        options = {"endpoint_url": f"http://{host}:{port}", "session": AioSession()}  # one, which is slow to make
+        filesystem("s3", **options, skip_instance_cache=True).mkdir("graphs")
+        yield options
         server.stop()
 
 
@@ -52,8 +54,7 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
     if request.param == "folder":
         return MemoryStorage().blobs(tmp_path / "run")
     if request.param == "s3://":
-        options = {"endpoint_url": request.getfixturevalue("s3")}
-        return RemoteStorage(f"s3://graphs/{next(_numbers)}", options, 2).blobs(tmp_path)
+        return RemoteStorage(f"s3://graphs/{next(_numbers)}", request.getfixturevalue("s3"), 2).blobs(tmp_path)
     place = f"file://{tmp_path}/run/" if request.param == "file://" else f"memory://graphs/{next(_numbers)}"
     return RemoteStorage(place, {}, 2).blobs(tmp_path)
 
@@ -303,7 +304,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
     ("answers", "asked", "words"), [([503], 2, None), ([403] * 9, 1, "give credentials"), ([500] * 9, 2, "resume")]
 )
 def test_the_client_of_s3_tries_each_request_again(s3, server, answers, asked, words) -> None:
-    options = {"endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+    options = s3 | {"endpoint_url": f"http://127.0.0.1:{server.server_port}"}
     blobs = RemoteBlobs("s3://graphs/run", options, 1)
     server.answers = list(answers)
     if words is None:
@@ -317,7 +318,7 @@ def test_the_client_of_s3_tries_each_request_again(s3, server, answers, asked, w
 
 @NEEDS_S3
 def test_a_bucket_that_is_not_there_is_named(s3) -> None:
-    blobs = RemoteBlobs("s3://nowhere/run", {"endpoint_url": s3}, 3)
+    blobs = RemoteBlobs("s3://nowhere/run", s3, 3)
     with pytest.raises(CheckpointError, match=r"^s3://nowhere/run/a cannot be written \(.*check storage\.url"):
         blobs.write("a", [b"x"])
 
@@ -326,12 +327,12 @@ def test_a_bucket_that_is_not_there_is_named(s3) -> None:
 def test_an_upload_that_failed_leaves_nothing_to_pay_for(s3) -> None:
     from fsspec import filesystem
 
-    blobs = RemoteBlobs("s3://graphs/failed", {"endpoint_url": s3}, 0)
+    blobs = RemoteBlobs("s3://graphs/failed", s3, 0)
     with pytest.raises(OSError, match="a part of ours"):
         blobs.write("a", parts_of_which_the_last_fails(18_000_000))
     gc.collect()  # the file that was abandoned
     assert blobs.names() == []
-    assert not filesystem("s3", endpoint_url=s3, skip_instance_cache=True).list_multipart_uploads("graphs")
+    assert not filesystem("s3", **s3, skip_instance_cache=True).list_multipart_uploads("graphs")
 
 
 def test_the_package_that_is_missing_is_named(monkeypatch) -> None:
