@@ -48,9 +48,8 @@ class RemoteCheckpointStore(CheckpointStore):
         """See `CheckpointStore.save`. Of two writers of a step one wins; the other gets a CheckpointError."""
         name = f"step_{step:010d}"
         if step not in self.steps():
-            rows = {
-                key: table.commit(self._blobs) for key, table in tables.items() if isinstance(table, PartitionedTable)
-            }
+            partitioned = [table for table in tables.values() if isinstance(table, PartitionedTable)]
+            rows = {table.name: table.commit(self._blobs) for table in partitioned}
             sizes = {}
             for table in tables.values():
                 if table.name not in rows:
@@ -71,8 +70,8 @@ class RemoteCheckpointStore(CheckpointStore):
         self._blobs.read(name, 0, memoryview(there))
         if there != index:  # else it is ours: the answer to the first request got lost
             raise CheckpointError(
-                f"{self._blobs.describe(name)} was written by another run just now: give every run a storage.url of its "
-                "own, and start one at a time"
+                f"{self._blobs.describe(name)} was written by another run just now: give every run a storage.url of "
+                "its own, and start one at a time"
             )
 
     def steps(self) -> list[int]:

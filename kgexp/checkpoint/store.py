@@ -289,7 +289,7 @@ class CheckpointStore:
         """The steps that stay."""
         newest = sorted(whole)[-self._keep :]
         best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
-        return {*newest, *(step for step in best if step in whole)}
+        return set(newest) | {step for step in whole if step in best}
 
     def _prune_rows(self, whole: Iterable[Checkpoint]) -> None:
         """Removes files of rows that no checkpoint names, unless a damaged one might."""
