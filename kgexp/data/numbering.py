@@ -62,9 +62,16 @@ class Numbering:
         self._first.array[numbers] = np.minimum(self._first.array[numbers], place)
         return numbers
 
-    def by_first_appearance(self) -> Int64:
-        """int64[n], the numbers in the order in which the columns, read one after the other, have their names."""
-        return np.argsort(self._first.array)
+    def by_first_appearance(self) -> tuple[Int64, Int32]:
+        """The order in which the columns, read one after the other, first have each name.
+
+        Returns:
+            int64[n], the numbers in that order; and its inverse int32[n], the place of each number.
+        """
+        order = np.argsort(self._first.array)
+        places = np.empty(len(order), np.int32)
+        places[order] = np.arange(len(order), dtype=np.int32)
+        return order, places
 
     def names(self, numbers: Int64) -> pa.LargeStringArray:
         """The names of some numbers; afterwards no more can be numbered.
