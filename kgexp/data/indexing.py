@@ -84,7 +84,7 @@ def _sort(
     advance: Callable[[int], None],
 ) -> None:
     """Sorts the parts of scattered triples, and writes the answers of a side."""
-    types = {
+    types: dict[str, npt.DTypeLike] = {
         "keys": np.int64,
         "offsets": offsets_type(len(triples)),
         "entities": np.int32,

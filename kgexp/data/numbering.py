@@ -10,6 +10,7 @@ from kgexp.errors import DataError
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 UInt64 = npt.NDArray[np.uint64]
 
 _FREE = -1
@@ -122,19 +123,19 @@ class Numbering:
         found = np.flatnonzero(new)
         return numbers, found, slots[found]
 
-    def _claim(self, slots: Int64, rows: Int64, held: Int32) -> npt.NDArray[np.bool_]:
+    def _claim(self, slots: Int64, rows: Int64, held: Int32) -> Bools:
         """Puts rows into the free ones of their slots; says which rows got theirs, as several may want the same."""
         free = rows[held == _FREE]
         marks = (-2 - free).astype(np.int32)  # neither free nor a number
         self._slots[slots[free]] = marks
-        got = held == _FREE
+        got: Bools = held == _FREE
         got[got] = self._slots[slots[free]] == marks
         return got
 
-    def _equal(self, numbers: Int32, words: UInt64, ends: Int64, rows: Int64) -> npt.NDArray[np.bool_]:
+    def _equal(self, numbers: Int32, words: UInt64, ends: Int64, rows: Int64) -> Bools:
         """Whether the names of the numbers int32[x] are those of the rows int64[x]."""
         sizes, known = _sizes(ends, rows), _sizes(self._ends.array, numbers)
-        equal = sizes == known
+        equal: Bools = sizes == known
         sizes, numbers, rows = sizes[equal], numbers[equal], rows[equal]
         theirs = self._words.array[_spread(self._ends.array[numbers] - sizes, sizes)]
         same = theirs == words[_spread(ends[rows] - sizes, sizes)]
@@ -214,15 +215,18 @@ def _packed(names: pa.LargeStringArray) -> tuple[UInt64, Int64]:
 
 def _sizes(ends: Int64, rows: npt.NDArray[np.integer]) -> Int64:
     """The words of each name of the rows."""
-    begins = ends[rows - 1]
+    begins: Int64 = ends[rows - 1]
     begins[rows == 0] = 0
-    return ends[rows] - begins
+    begins -= ends[rows]
+    return np.negative(begins, out=begins)
 
 
 def _spread(begins: Int64, sizes: Int64) -> Int64:
     """The positions `begins[i]`, `begins[i] + 1`, … of each range, one range after the other."""
     ends = np.cumsum(sizes)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begins - (ends - sizes), sizes)
+    places: Int64 = np.repeat(begins - (ends - sizes), sizes)
+    places += np.arange(len(places))
+    return places
 
 
 def _mix(values: UInt64) -> UInt64:
