@@ -10,11 +10,14 @@ import numpy.typing as npt
 from kgexp.data.grouping import grouped
 from kgexp.data.sides import Side
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
 
 TRAIN, VALID, TEST = 1, 2, 4
 """The bit of each split in a mask."""
+
+_BITS, _ALL = 3, np.uint8(7)
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,14 @@ class Answers:
     @classmethod
     def of(cls, side: Side, triples: npt.NDArray[np.int32], bits: UInt8, num_relations: int) -> "Answers":
         """Indexes triples int32[N, 3], copies allowed, each with the bit of its split uint8[N], for one side."""
-        # The least given entity is taken off, so that the columns of few entities are packed into 63 bits.
-        given = triples[:, side.given] - triples[:, side.given].min(initial=np.iinfo(np.int32).max)
-        order, begins = grouped(given, triples[:, 1], triples[:, side.column])
-        bits = np.bitwise_or.reduceat(bits[order], begins) if len(order) else bits
-        triples = triples[order[begins]]
-        keys = _keys(side, triples, num_relations)
+        # The least given entity is taken off, so that the numbers of few entities are small.
+        least = triples[:, side.given].min(initial=np.iinfo(np.int32).max)
+        given, relation, entities, masks = _distinct(
+            triples[:, side.given] - least, triples[:, 1], triples[:, side.column], bits
+        )
+        keys = (given + np.int64(least)) * num_relations + relation
         first = np.flatnonzero(np.diff(keys, prepend=-1))
-        entities = np.ascontiguousarray(triples[:, side.column])
-        return cls(keys[first], np.append(first, len(keys)).astype(offsets_type(len(keys))), entities, bits)
+        return cls(keys[first], np.append(first, len(keys)).astype(offsets_type(len(keys))), entities, masks)
 
 
 class KnownTriples:
@@ -107,6 +109,29 @@ class KnownTriples:
             num_relations,
             {side: Answers(**{field: arrays[array_name(side, field)] for field in fields}) for side in Side},
         )
+
+
+def _distinct(given: Int32, relation: Int32, answer: Int32, bits: UInt8) -> tuple[Int64, Int64, Int32, UInt8]:
+    """The distinct rows of three columns int32[N], sorted, and the mask of all bits uint8[N] of each."""
+    widths = [int(column.max(initial=0)).bit_length() for column in (relation, answer)]
+    shifts = widths[0] + widths[1] + _BITS, widths[1] + _BITS, _BITS
+    if int(given.max(initial=0)).bit_length() + shifts[0] > 63:
+        order, begins = grouped(given, relation, answer)
+        rows = order[begins]
+        masks = np.bitwise_or.reduceat(bits[order], begins) if len(order) else bits
+        return given[rows].astype(np.int64), relation[rows].astype(np.int64), answer[rows], masks
+    # Rows packed into integers sort several times as fast as an order of rows.
+    packed = bits.astype(np.int64)
+    for column, shift in zip((given, relation, answer), shifts, strict=True):
+        packed |= column.astype(np.int64) << shift
+    packed.sort()
+    rows = packed >> _BITS
+    begins = np.flatnonzero(np.diff(rows, prepend=-1))
+    masks = np.bitwise_or.reduceat(packed.astype(np.uint8) & _ALL, begins) if len(packed) else bits
+    rows = rows[begins]
+    answers = rows & ((1 << widths[1]) - 1)
+    queries = rows >> widths[1]
+    return queries >> widths[0], queries & ((1 << widths[0]) - 1), answers.astype(np.int32), masks
 
 
 def array_name(side: Side, field: str) -> str:

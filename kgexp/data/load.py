@@ -16,7 +16,7 @@ from kgexp.data.files import SPLITS, Source
 from kgexp.data.graph import Graph, Split, open_graph, split_file, write_graph
 from kgexp.data.layout import Layout
 from kgexp.data.pace import Pace
-from kgexp.data.reading import Columns, read
+from kgexp.data.reading import Columns, ahead, read
 from kgexp.data.relation_weights import read_relation_weights
 from kgexp.data.rowfile import RowFile, pieces
 from kgexp.data.splitting import Shares
@@ -124,7 +124,7 @@ def _build(
         blocks: Iterable[Columns] = ()
         if role in sources:
             say(f"Reading {sources[role]}")
-            blocks = read(sources[role], layout)
+            blocks = ahead(read(sources[role], layout))
         _write_numbers(folder, role, layout, encoder.encode(blocks), Pace(say, "read"))
 
     entities, places = encoder.entities.by_first_appearance()

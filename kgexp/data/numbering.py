@@ -15,6 +15,7 @@ UInt64 = npt.NDArray[np.uint64]
 
 _FREE = -1
 _CHUNK = 1 << 20
+_SHORT = 4
 _COLUMN = 1 << 40
 """More names than a column holds."""
 
@@ -89,8 +90,8 @@ class Numbering:
         texts = []
         for start in range(0, len(numbers), _CHUNK):
             some = numbers[start : start + _CHUNK]
-            sizes = _sizes(ends, some)
-            letters = words[_spread(ends[some] - sizes, sizes)].view(np.uint8).reshape(-1, 8)
+            begins, sizes = _spans(ends, some)
+            letters = words[_spread(begins, sizes)].view(np.uint8).reshape(-1, 8)
             used = letters != 0
             offsets[start + 1 : start + 1 + len(some)] = np.add.reduceat(
                 used.sum(axis=1, dtype=np.int64), np.cumsum(sizes) - sizes
@@ -134,19 +135,25 @@ class Numbering:
 
     def _equal(self, numbers: Int32, words: UInt64, ends: Int64, rows: Int64) -> Bools:
         """Whether the names of the numbers int32[x] are those of the rows int64[x]."""
-        sizes, known = _sizes(ends, rows), _sizes(self._ends.array, numbers)
-        equal: Bools = sizes == known
-        sizes, numbers, rows = sizes[equal], numbers[equal], rows[equal]
-        theirs = self._words.array[_spread(self._ends.array[numbers] - sizes, sizes)]
-        same = theirs == words[_spread(ends[rows] - sizes, sizes)]
-        if len(rows):
-            equal[equal] = np.logical_and.reduceat(same, np.cumsum(sizes) - sizes)
+        begins, sizes = _spans(ends, rows)
+        known, known_sizes = _spans(self._ends.array, numbers)
+        equal: Bools = sizes == known_sizes
+        rest = np.flatnonzero(equal)
+        for i in range(_SHORT):  # most names are short, and most of those that differ do so early
+            same = self._words.array.take(known[rest] + i) == words.take(begins[rest] + i)
+            equal[rest[~same]] = False
+            rest = rest[same & (sizes[rest] > i + 1)]
+        if len(rest):
+            lengths = sizes[rest] - _SHORT
+            theirs = self._words.array[_spread(known[rest] + _SHORT, lengths)]
+            ours = words[_spread(begins[rest] + _SHORT, lengths)]
+            equal[rest] = np.logical_and.reduceat(theirs == ours, np.cumsum(lengths) - lengths)
         return equal
 
     def _add(self, words: UInt64, ends: Int64, new: Int64) -> None:
-        sizes = _sizes(ends, new)
+        begins, sizes = _spans(ends, new)
         self._ends.append(len(self._words) + np.cumsum(sizes))
-        self._words.append(words[_spread(ends[new] - sizes, sizes)])
+        self._words.append(words[_spread(begins, sizes)])
         self._first.append(np.full(len(new), np.iinfo(np.int64).max))
 
     def _make_room(self, more: int) -> None:
@@ -213,12 +220,11 @@ def _packed(names: pa.LargeStringArray) -> tuple[UInt64, Int64]:
     return words, ends
 
 
-def _sizes(ends: Int64, rows: npt.NDArray[np.integer]) -> Int64:
-    """The words of each name of the rows."""
-    begins: Int64 = ends[rows - 1]
+def _spans(ends: Int64, rows: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
+    """Where the words of the names of some rows begin, and how many they are."""
+    begins: Int64 = ends.take(rows - 1, mode="wrap")
     begins[rows == 0] = 0
-    begins -= ends[rows]
-    return np.negative(begins, out=begins)
+    return begins, ends.take(rows) - begins
 
 
 def _spread(begins: Int64, sizes: Int64) -> Int64:

@@ -5,6 +5,7 @@ scanned line by line, only to say which line is at fault.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def read(path: Path, layout: Layout, block_bytes: int = BLOCK_BYTES) -> Iterator
     if empty:
         what = "nothing but a header" if layout.header else "nothing"
         raise DataError(f"{path}, line 1: expected a triple, but the file holds {what}; fill it or remove it.")
+
+
+def ahead(columns: Iterator[Columns]) -> Iterator[Columns]:
+    """The same blocks; another thread reads the next one while one is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, columns, None)
+        while (block := coming.result()) is not None:
+            coming = thread.submit(next, columns, None)
+            yield block
 
 
 def _below_header(path: Path, layout: Layout, block_bytes: int) -> Iterator[Block]:
