@@ -106,8 +106,9 @@ def write_graph(
     entities.save(folder / _ENTITIES)
     relations.save(folder / _RELATIONS)
     triples = {name: _mapped(split_file(folder, name, "triples")) for name in SPLITS}
-    pace = Pace(say, "indexed", total := sum(map(len, triples.values())))
+    total = sum(map(len, triples.values()))
     say(f"Indexing {total:,} triples of {len(entities):,} entities")
+    pace = Pace(say, "Indexed", total)
     # Each triple is scattered and sorted for both sides.
     write_known(folder, list(triples.values()), len(entities), len(relations), lambda rows: pace.advance(rows / 4))
     known = KnownTriples.from_arrays(len(relations), _arrays(folder))

@@ -116,7 +116,8 @@ def _build(
 ) -> dict[str, Any]:
     """Reads the source and writes its graph into an empty folder; returns the index of the folder.
 
-    In memory are the names and a few numbers for each, and blocks of triples.
+    In memory are the names, a few numbers for each, and blocks of triples; one file that is to be split is there
+    as a whole.
     """
     encoder = Encoder()
     sources = dict(source.files)
@@ -125,8 +126,9 @@ def _build(
         if role in sources:
             say(f"Reading {sources[role]}")
             blocks = ahead(read(sources[role], layout))
-        _write_numbers(folder, role, layout, encoder.encode(blocks), Pace(say, "read"))
+        _write_numbers(folder, role, layout, encoder.encode(blocks), Pace(say, "Read"))
 
+    say(f"Giving {len(encoder.entities):,} entities their ids")
     entities, places = encoder.entities.by_first_appearance()
     # Relations are few and keep the order of first appearance.
     relations, relation_ids = encoder.relations.by_first_appearance()

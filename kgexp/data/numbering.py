@@ -1,4 +1,4 @@
-"""Numbers for names, met block by block: a hash table over packed bytes, of some 50 bytes an entity."""
+"""Numbers for names, met block by block: a hash table over packed bytes, of some 50 bytes a short name."""
 
 from typing import Any
 

@@ -11,7 +11,7 @@ class Pace:
 
     Args:
         say: is told the lines.
-        what: what is done to triples, such as `read`.
+        what: what is done to triples, such as `Read`.
         total: the triples in all, if they are known.
     """
 
