@@ -75,8 +75,8 @@ class Checkpoint:
                     f"{self._blobs.describe(self._name(name))} is missing or not {size} bytes long: the checkpoint is "
                     "damaged; take another one"
                 )
-        self.state: dict[str, Any] = self._json("state.json")
-        self.config: dict[str, Any] = self._json("config.json")
+        self.state: dict[str, Any] = self._index.get("state") or self._json("state.json")
+        self.config: dict[str, Any] = self._index.get("config") or self._json("config.json")
 
     def __str__(self) -> str:
         return self._blobs.describe(self.path.name)
@@ -172,7 +172,7 @@ class CheckpointStore:
         state: Mapping[str, Any],
         config: Mapping[str, Any],
         vocabularies: Mapping[str, Path],
-    ) -> None:
+    ) -> Path:
         """Writes a checkpoint and removes the ones that are not kept.
 
         A step that is there already stays as it is: its tables are the same, and what its state lacks, such as an
@@ -207,6 +207,7 @@ class CheckpointStore:
 
             by_first(world, "checkpoint commit", commit)
         by_first(world, "checkpoint pruning", self._prune)
+        return final
 
     def __str__(self) -> str:
         return str(self.folder)
