@@ -155,7 +155,7 @@ class CheckpointStore:
 
     Args:
         folder: made at the first save.
-        keep: newest checkpoints that stay; those that one of them calls its best stay too.
+        keep: newest checkpoints that stay; those that one of them calls its best, and snapshots, stay too.
         world: the ranks that write and read together: `save` and `newest` are for all of them to call.
     """
 
@@ -181,8 +181,9 @@ class CheckpointStore:
         Args:
             step: steps trained so far.
             tables: by name; each rank writes the rows that it owns by `Table.bounds`.
-            state: JSON values; `state["best"]["step"]`, where there is one, names the checkpoint to keep. Like the
-                configuration and the vocabularies, rank 0's are written.
+            state: JSON values; `state["best"]["step"]`, where there is one, names the checkpoint to keep, and a true
+                `state["snapshot"]` keeps this one for good. Like the configuration and the vocabularies, rank 0's are
+                written.
             config: the resolved configuration.
             vocabularies: file name in the checkpoint to a file that never changes, linked or copied.
 
@@ -290,7 +291,7 @@ class CheckpointStore:
         """The steps that stay."""
         newest = sorted(whole)[-self._keep :]
         best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
-        return set(newest) | {step for step in whole if step in best}
+        return set(newest) | {step for step in whole if step in best or whole[step].state.get("snapshot")}
 
     def _prune_rows(self, whole: Iterable[Checkpoint]) -> None:
         """Removes files of rows that no checkpoint names, unless a damaged one might."""
