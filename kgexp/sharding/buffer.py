@@ -28,7 +28,7 @@ class Buffer:
     Attributes:
         tensors: by name, float[slots * r, …] with r rows of the largest slice.
         numbers: int64[slots * r], the id of the row in each place; of no meaning where there is none.
-        loads: slices that have come into memory so far.
+        loads: slices that have come into memory to be trained so far; not yet those that wait for the next visit.
         waited: seconds that `enter` and `flush` took so far.
     """
 
@@ -41,6 +41,7 @@ class Buffer:
         self._slot: dict[int, int] = {}  # of every slice in memory
         self._free = list(range(slots))[::-1]
         self._dirty: set[int] = set()
+        self._fresh: set[int] = set()  # that came and were not resident yet
         self._offset = torch.full((len(self._slices),), _ABSENT, device=device)
         self._resident: tuple[int, ...] = ()
         self._pool = ThreadPoolExecutor(1, "rows") if background else None
@@ -62,6 +63,8 @@ class Buffer:
                     self._evict(leaving.pop(0))
                 self._load(k)
         self._resident = tuple(sorted(wanted))
+        self.loads += len(self._fresh.intersection(wanted))
+        self._fresh.difference_update(wanted)
         self._number()
         self.waited += time.perf_counter() - start
         if self._pool is not None:
@@ -84,7 +87,8 @@ class Buffer:
         """Forgets what is in memory, changed or not."""
         self.settle()
         self._free += self._slot.values()
-        self._slot, self._dirty, self._resident = {}, set(), ()
+        self._slot, self._dirty, self._fresh, self._resident = {}, set(), set(), ()
+        self._number()
 
     def close(self) -> None:
         """Ends the other thread."""
@@ -135,6 +139,7 @@ class Buffer:
         if k in self._dirty:
             self._backing.store(k, self.rows(k))
             self._dirty.discard(k)
+        self._fresh.discard(k)
         self._free.append(self._slot.pop(k))
 
     def _load(self, k: int) -> None:
@@ -142,7 +147,7 @@ class Buffer:
         ids, places = self._slices.ids(k), self._range(k)
         self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
         self._backing.fetch(k, self.rows(k))
-        self.loads += 1
+        self._fresh.add(k)
 
     def _number(self) -> None:
         """Tells where the rows are, of those that are resident."""

@@ -47,7 +47,7 @@ class Tour:
         if self._leg is None or self._leg.number != leg.number:
             self._pass = self._visit
         self._leg = leg
-        self._table.enter(leg.visit, self._batches.after(leg).visit.resident)
+        self._table.enter(leg.visit, self._batches.next_resident(leg))
         if self._held_out is not None and step == leg.start:
             self._before = self._held_out.loss(leg)
 
