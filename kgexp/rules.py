@@ -173,7 +173,7 @@ def _partitioned(config: dict[str, Any]) -> None:
     for name, usual in (("chunks", 1), ("holdout", 0), ("mix", True)):
         if by_query and sharding[name] != usual:
             raise ConfigError(
-                f"sharding.{name} is {sharding[name]}, but scoring=kvsall trains queries, which are in no bucket: set it "
+                f"sharding.{name} is {sharding[name]}, but scoring=kvsall trains queries, which no bucket has: set it "
                 f"to {str(usual).lower()}, or choose another scoring."
             )
     if buffer >= partitions:
