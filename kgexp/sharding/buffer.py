@@ -146,7 +146,11 @@ class Buffer:
         self._slot[k] = self._free.pop()
         ids, places = self._slices.ids(k), self._range(k)
         self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
-        self._backing.fetch(k, self.rows(k))
+        try:
+            self._backing.fetch(k, self.rows(k))
+        except BaseException:  # whoever looks on must not take what is there now for the rows
+            self._free.append(self._slot.pop(k))
+            raise
         self._fresh.add(k)
 
     def _number(self) -> None:
