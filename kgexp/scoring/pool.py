@@ -45,8 +45,6 @@ class Pool:
 
     def ids(self, places: Int64) -> Int64:
         """The ids int64[…] at places int64[…]."""
-        if len(self.ends) == 1:
-            return places + self.starts[0]
-        which = np.searchsorted(self.ends, places, side="right")
+        which: Int64 | int = 0 if len(self.ends) == 1 else np.searchsorted(self.ends, places, side="right")
         ids: Int64 = places + (self.starts - (self.ends - self.lengths))[which]
         return ids

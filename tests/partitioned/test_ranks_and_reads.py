@@ -15,11 +15,11 @@ FILTERS = {"filtered": TRAIN | VALID | TEST, "raw": 0}
 
 
 def full(*parts):
-    return Ranker(*parts, queries=7, block=40)
+    return Ranker(*parts, queries=30, block=40)
 
 
 def sampled(*parts):
-    return SampledRanker(*parts, candidates=30, seed=5, queries=7)
+    return SampledRanker(*parts, candidates=30, seed=5, queries=30)
 
 
 def assert_ranks_of(trained, weight, make):
@@ -34,9 +34,14 @@ def assert_ranks_of(trained, weight, make):
         np.testing.assert_array_equal(counts.candidates[name], expected.candidates[name])
 
 
-@pytest.mark.parametrize("prefetch", [True, False])
-@pytest.mark.parametrize("files", [True, False])
-@pytest.mark.parametrize(("model", "dtype"), [("complex", "float64"), ("transe", "float32")])
+@pytest.mark.parametrize(
+    ("model", "dtype", "files", "prefetch"),
+    [
+        ("complex", "float64", True, True),
+        ("transe", "float32", True, False),
+        ("rotate", "float32", False, True),
+    ],
+)
 def test_ranks_are_those_of_one_table_at_any_time(configured, graph, model, dtype, files, prefetch, tmp_path):
     overrides = ("scoring=negatives", f"model={model}", f"train.dtype={dtype}")
     config = configured(*overrides, *cut(4, 2, slices=2, prefetch=prefetch))

@@ -7,7 +7,10 @@ from kgexp.errors import ConfigError
 
 REFUSED = [
     (("scoring=kvsall", *cut(4, 2)), r"scoring=kvsall needs all answers .* choose scoring=onevsall or negatives, or"),
-    (("averaging.start=0.5", "averaging.every_steps=1", *cut(4, 2)), r"averaging\.start averages .* set it to null, or"),
+    (
+        ("averaging.start=0.5", "averaging.every_steps=1", *cut(4, 2)),
+        r"averaging\.start averages .* set it to null, or",
+    ),
     (cut(4, 1), r"sharding\.buffer is 1, .* set it to 2 or more"),
     (cut(4, 2, mix=False), r"sharding\.spread=true .* set spread to false, or mix to true"),
     (("scoring=onevsall", *cut(4, 2, workers=2)), r"sharding\.workers is 2, .* choose scoring=negatives"),
@@ -25,7 +28,9 @@ FINE = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "words"), REFUSED, ids=lambda case: " ".join(case) if isinstance(case, tuple) else "")
+@pytest.mark.parametrize(
+    ("overrides", "words"), REFUSED, ids=lambda case: " ".join(case) if isinstance(case, tuple) else ""
+)
 def test_the_remedy_is_named(configured, overrides, words):
     with pytest.raises(ConfigError, match=words):
         configured(*overrides)
