@@ -62,6 +62,7 @@ class Buffer:
                 if not self._free:
                     self._evict(leaving.pop(0))
                 self._load(k)
+        self.loads += len(set(wanted).difference(self._resident))
         self._resident = tuple(sorted(wanted))
         self._number()
         self.waited += time.perf_counter() - start
@@ -86,6 +87,7 @@ class Buffer:
         self.settle()
         self._free += self._slot.values()
         self._slot, self._dirty, self._resident = {}, set(), ()
+        self._number()
 
     def close(self) -> None:
         """Ends the other thread."""
@@ -142,7 +144,11 @@ class Buffer:
         self._slot[k] = self._free.pop()
         ids, places = self._slices.ids(k), self._range(k)
         self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
-        self._backing.fetch(k, self.rows(k))
+        try:
+            self._backing.fetch(k, self.rows(k))
+        except BaseException:  # whoever looks on must not take what is there now for the rows
+            self._free.append(self._slot.pop(k))
+            raise
 
     def _number(self) -> None:
         """Tells where the rows are, of those that are resident."""

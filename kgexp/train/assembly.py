@@ -70,7 +70,7 @@ class Parts:
         device, dtype: of computing, and of the tables unless the configuration says otherwise.
         sharding: who owns the rows; connected.
         world: the ranks of the job.
-        buckets: the triples of train by where their entities are, where only some rows are in memory at a time.
+        buckets: the triples of train by where their entities are, where these are in partitions and steps are made of triples.
     """
 
     config: dict[str, Any]
@@ -110,7 +110,7 @@ class Parts:
         sharding: Sharding = make(config["sharding"])
         sharding.open(world, device)
         buckets = None
-        if isinstance(sharding, PartitionedSharding):
+        if isinstance(sharding, PartitionedSharding) and not objective.scoring.by_query:
             cache = config["dataset"]["cache"]
             bounds = sharding.slices(graph.num_entities).bounds
             buckets = obtain_buckets(graph, bounds, None if cache is None else Path(cache).expanduser(), say)
@@ -139,7 +139,7 @@ class Parts:
             work += scoring.placed_entities(extent) * model.dim * itemsize
             ranking += block * model.dim * itemsize
         parts = {
-            "a step": work + self._dropout_bytes(extent),
+            "a step": (work + self._dropout_bytes(extent)) * getattr(self.sharding, "workers", 1),  # each has its own
             "ranking": ranking if evaluation["splits"] else 0,
         }
         if kept := scoring.kept_bytes + self._query_bytes:
@@ -157,6 +157,8 @@ class Parts:
             whole = sum(self._table_bytes(extent.entities, model.dim))
             absent = {"absent partitions": whole} if storage.in_memory else {}
             parts = {"partitions": sum(entity), **absent, "relation table": sum(relation)} | parts
+            if isinstance(batches := self.batches(), VisitBatches):
+                parts["triples"] = batches.kept_bytes
             # Checkpoints that stay, the best among them, and what is written before the next one.
             copies = self.config["checkpoint"]["keep"] + 2
             return Estimate(parts, 0, ranks, disk=copies * (whole + sum(relation)))
@@ -185,7 +187,7 @@ class Parts:
         size, seed, scoring = self.config["train"]["batch_size"], self.config["seed"], self.objective.scoring
         share = share or self.share
         sharding = self.sharding
-        if isinstance(sharding, PartitionedSharding) and self.buckets is not None and not scoring.by_query:
+        if isinstance(sharding, PartitionedSharding) and self.buckets is not None:
             return VisitBatches(
                 self.buckets,
                 sharding.slices(self.graph.num_entities),
@@ -195,8 +197,8 @@ class Parts:
                 self.device,
                 self.dtype,
                 self.graph.relation_weights,
-                Cut(sharding.chunks, round(sharding.holdout * MILLION)),
-                sharding.prefetch,
+                Cut(sharding.chunks, min(round(sharding.holdout * MILLION), MILLION - 1)),
+                sharding.ahead,
                 share,
             )
         if scoring.by_query:
