@@ -35,7 +35,7 @@ from kgexp.errors import CheckpointError
 from kgexp.sharding.backing import ROWS, RowFile
 from kgexp.sharding.partitioned import PartitionedTable
 from kgexp.sharding.table import Table
-from kgexp.storage.blobs import Blobs, LocalBlobs
+from kgexp.storage.blobs import TEMPORARY, Blobs, LocalBlobs
 from kgexp.storage.shards import RowReader
 from kgexp.world import Alone, World
 
@@ -265,22 +265,42 @@ class CheckpointStore:
             raise problem
         return None
 
+    def sweep(self) -> None:
+        """Removes what a killed process left behind: for the start of the one process or job that uses the folder."""
+        by_first(self._world, "checkpoint leftovers", self._sweep)
+
+    def _sweep(self) -> None:
+        whole = self._whole()
+        self._remove_parts()
+        self._prune_rows(whole.values())
+
     def _prune(self) -> None:
         """Removes what is neither new nor the best of something new, and what a killed process left behind.
 
         A damaged checkpoint counts for nothing and is left for people to look at.
         """
-        whole: dict[int, Checkpoint] = {}
-        for step in self.steps():
-            with suppress(CheckpointError):
-                whole[step] = self.open(step)
+        whole = self._whole()
         newest = sorted(whole)[-self._keep :]
         best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
         for step in whole.keys() - best - set(newest):
             _discard(whole.pop(step).path)
-        for path in self.folder.glob("*.tmp"):
-            shutil.rmtree(path, ignore_errors=True)
+        self._remove_parts()
         self._prune_rows(whole.values())
+
+    def _whole(self) -> dict[int, Checkpoint]:
+        """The checkpoints that are not damaged, by step."""
+        whole: dict[int, Checkpoint] = {}
+        for step in self.steps():
+            with suppress(CheckpointError):
+                whole[step] = self.open(step)
+        return whole
+
+    def _remove_parts(self) -> None:
+        """Removes folders and files of rows that were never whole; nobody is writing one."""
+        for path in self.folder.glob(f"*{TEMPORARY}"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in self.folder.glob(f"{ROWS}/*{TEMPORARY}"):
+            path.unlink(missing_ok=True)
 
     def _prune_rows(self, whole: Iterable[Checkpoint]) -> None:
         """Removes files of rows that no checkpoint names, unless a damaged one might."""
