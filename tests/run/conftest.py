@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -9,10 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
+
+from kgexp.checkpoint.store import Checkpoint
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
 BASE = ("train.threads=1", "model.dim=16", "train.batch_size=50", "tracking.every_steps=1", "train.device=cpu")
+
+
+def kills(default: int) -> int:
+    """Kills in a test. Claims are about a kill at any moment, so the environment can ask for more."""
+    return int(os.environ.get("KGEXP_TEST_KILLS", default))
 
 
 class Command:
@@ -63,9 +70,11 @@ class Command:
         return sorted((self.folder / "checkpoints").glob("step_*"))
 
     def tensors(self) -> dict:
-        """Every tensor of the newest checkpoint."""
-        newest = self.checkpoints()[-1]
-        return {k: v for path in sorted(newest.glob("*.safetensors")) for k, v in load_file(path).items()}
+        """Every tensor of the newest checkpoint, whole."""
+        newest = Checkpoint(self.checkpoints()[-1])
+        index = json.loads((newest.path / "index.json").read_text())
+        readers = [newest.tensor(table, key) for table, keys in index["tables"].items() for key in keys]
+        return {reader.name: reader.read(0, reader.shape[0]) for reader in readers}
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +87,12 @@ def graph_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, part in (("train", order[:501]), ("valid", order[501:560]), ("test", order[560:])):
         (folder / f"{name}.txt").write_text("".join(lines[i] for i in part))
     return folder
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Draws the moments of kills; the environment can ask for others."""
+    return random.Random(int(os.environ.get("KGEXP_TEST_SEED", "1")))
 
 
 @pytest.fixture
