@@ -18,7 +18,7 @@ OVERRIDES = (
     "schedule.patience=0",
 )
 #: What it took, in rows of metrics: of no two runs the same.
-COSTS = {"visit/triples_per_second", "visit/waited", "visit/loads", "pass/loads", "pass/waited"}
+COSTS = {"visit/triples_per_second", "visit/waited", "visit/loads", "pass/loads", "pass/loads_planned", "pass/waited"}
 
 
 def found(command):
