@@ -82,3 +82,17 @@ def test_a_killed_run_ends_with_the_same_bits_and_leaves_nothing_behind(make_com
             runs += 1
             print(f"killed {'; '.join(when) or 'never, as the moment did not come'}: the same bits after {steps} steps")
     print(f"{done} kills of {runs} runs")
+
+
+@pytest.mark.parametrize("commit", [1, 2])
+def test_the_next_start_removes_at_once_what_was_not_committed(command, commit):
+    with Starter() as starter:
+        end = starter.run(command, *RUN, kill=Moment("rename checkpoint", commit, after=False))
+        assert end.code == -9 and len(committed(command)) == commit - 1
+        left = unnamed(command)
+        assert len([path for path in left if path.parent.name == "rows"]) > 3
+        assert [path.suffix for path in left if path.name.startswith("step_")] == [".tmp"]
+        end = starter.run(command, *RUN, "resume=auto", kill=Moment("begin rows", 1))
+    assert end.code == -9
+    assert [path.suffix for path in unnamed(command)] == [".tmp"], "only what it had just begun to write"
+    assert not left & unnamed(command)
