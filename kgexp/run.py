@@ -238,8 +238,8 @@ class _Session:
         if checkpoint.state["fingerprint"] != graph.fingerprint:
             raise CheckpointError(
                 f"{checkpoint} was trained on other data (fingerprint {checkpoint.state['fingerprint']}, now "
-                f"{graph.fingerprint}): restore the files of dataset.path and dataset.relation_weights, or start a new "
-                "run"
+                f"{graph.fingerprint}): restore the files of dataset.path, dataset.relation_types and "
+                "dataset.relation_weights, or start a new run"
             )
         with together(self._world, "the checkpoint"):
             for table in tables.values():

@@ -1,22 +1,24 @@
 """Loading a data set: from the `dataset` group of the configuration to a graph, through the cache."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kgexp.data import cache, files, splitting
 from kgexp.data.encoding import encode
 from kgexp.data.files import SPLITS, Source
-from kgexp.data.graph import Graph, Split, open_graph, write_graph
+from kgexp.data.graph import RELATION_TYPES, Graph, Split, open_graph, write_graph
 from kgexp.data.layout import Layout
 from kgexp.data.reading import read
+from kgexp.data.relation_types import RelationTypes
 from kgexp.data.relation_weights import read_relation_weights
 from kgexp.data.splitting import Shares
-from kgexp.data.vocabulary import Vocabulary, shuffled
+from kgexp.data.vocabulary import EntityType, Vocabulary, shuffled
 from kgexp.errors import DataError
 from kgexp.world import World
 
@@ -37,8 +39,8 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
     Weights of relations are read each time, so that they may change while the cache stays.
 
     Args:
-        dataset: `name`, `path`, `columns`, `header`, `valid`, `test`, `split_seed`, `relation_weights` and
-            `cache`.
+        dataset: `name`, `path`, `columns`, `header`, `valid`, `test`, `split_seed`, `relation_types`,
+            `relation_weights` and `cache`.
         say: is told, in a sentence each, about steps that may take a while.
 
     Raises:
@@ -48,9 +50,11 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
     layout = Layout.of(dataset["columns"], bool(dataset["header"]))
     source = files.find(str(dataset["path"]))
     shares = Shares(dataset["valid"], dataset["test"], dataset["split_seed"]) if source.whole else None
-    fingerprint = files.fingerprint([FORMAT_VERSION, layout, shares], source)
+    types = None if dataset["relation_types"] is None else Path(dataset["relation_types"]).expanduser()
+    content = source if types is None else source.with_file(RELATION_TYPES, types)
+    fingerprint = files.fingerprint([FORMAT_VERSION, layout, shares], content)
     place = None if dataset["cache"] is None else Path(dataset["cache"]).expanduser()
-    folder = cache.obtain(place, fingerprint, lambda folder: _build(folder, source, layout, shares, say))
+    folder = cache.obtain(place, fingerprint, lambda folder: _build(folder, source, layout, shares, types, say))
     graph = open_graph(folder, str(dataset["name"]), fingerprint)
     weights = dataset["relation_weights"]
     return graph if weights is None else _weighted(graph, Path(weights).expanduser())
@@ -103,7 +107,7 @@ def _any_weighs(split: Split, relation_weights: np.ndarray[Any, np.dtype[np.floa
 
 
 def _build(
-    folder: Path, source: Source, layout: Layout, shares: Shares | None, say: Callable[[str], None]
+    folder: Path, source: Source, layout: Layout, shares: Shares | None, types: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Reads the source and writes its graph into an empty folder; returns the index of the folder."""
     columns = []
@@ -124,12 +128,32 @@ def _build(
         raise DataError(f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights.")
 
     say(f"Indexing {sum(map(len, parts.values())):,} triples of {len(encoded.entities):,} entities")
-    order, ids = shuffled(len(encoded.entities))
     # Relations are few and keep the order of first appearance.
-    splits = {name: _with_ids(parts.get(name, _empty(name, layout)), ids) for name in SPLITS}
-    entities = Vocabulary(encoded.entities.take(order), "entity")
     relations = Vocabulary(encoded.relations, "relation")
+    of_entities: npt.NDArray[np.int32] | None = None
+    ranges: list[EntityType] = []
+    if types is not None:
+        triples = [part.triples for part in parts.values()]
+        of_entities, ranges = _types(folder, types, triples, Vocabulary(encoded.entities), relations)
+        notes.append(f"types of entities: {', '.join(f'{stop - start:,} {name}' for name, start, stop in ranges)}")
+    order, ids = shuffled(len(encoded.entities), of_entities)
+    splits = {name: _with_ids(parts.get(name, _empty(name, layout)), ids) for name in SPLITS}
+    entities = Vocabulary(encoded.entities.take(order), "entity", ranges)
     return {"version": FORMAT_VERSION, **write_graph(folder, splits, entities, relations, tuple(notes))}
+
+
+def _types(
+    folder: Path,
+    path: Path,
+    triples: Iterable[npt.NDArray[np.int32]],
+    entities: Vocabulary,
+    relations: Vocabulary,
+) -> tuple[npt.NDArray[np.int32], list[EntityType]]:
+    """The type int32[n] of every entity, and the types' ranges of ids; writes those of relations into the folder."""
+    types = RelationTypes.read(path, relations)
+    np.save(folder / f"{RELATION_TYPES}.npy", types.ends, allow_pickle=False)
+    of_entities = types.of_entities(triples, len(entities), entities.name, relations.name)
+    return of_entities, types.ranges(of_entities)
 
 
 def _cut(whole: Split, shares: Shares) -> tuple[dict[str, Split], list[str]]:

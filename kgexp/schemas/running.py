@@ -18,6 +18,7 @@ class Files:
     valid: float = number(at_least=0, below=1)
     test: float = number(at_least=0, below=1)
     split_seed: int = number(at_least=0)
+    relation_types: str | None = MISSING
     relation_weights: str | None = MISSING
     cache: str | None = MISSING
 

@@ -46,7 +46,8 @@ class Pool:
     def ids(self, places: Int64) -> Int64:
         """The ids int64[…] at places int64[…]."""
         if len(self.ends) == 1:
-            return places + self.starts[0]
+            first: Int64 = places + self.starts[0]
+            return first
         which = np.searchsorted(self.ends, places, side="right")
         ids: Int64 = places + (self.starts - (self.ends - self.lengths))[which]
         return ids

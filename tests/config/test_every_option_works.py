@@ -18,6 +18,7 @@ ALL_STEPS = {"checkpoint.every_steps": 1, "checkpoint.keep": 9}
 EPOCHS = {"train.steps": None, "train.epochs": 3}
 OFFLINE = {"tracking.mode": "offline"}
 ALONE = {"dataset.path": "{graphs}/alone"}
+TYPED = {"dataset.path": "{graphs}/typed"}
 WHOLE = {"dataset.path": "{graphs}/whole.tsv"}
 
 
@@ -72,6 +73,7 @@ CASES = {
     "dataset.valid": Case("result", 0.3, WHOLE),
     "dataset.test": Case("result", 0.3, WHOLE),
     "dataset.split_seed": Case("tables", 1, WHOLE),
+    "dataset.relation_types": Case("tables", "{graphs}/types.tsv", TYPED),
     "dataset.relation_weights": Case("tables", "{graphs}/weights.tsv"),
     "dataset.cache": Case("files", "{home}/cache"),
     "model.dim": Case("tables", 10),
