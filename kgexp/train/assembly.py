@@ -46,6 +46,9 @@ from kgexp.world import ALONE, World
 #: Bytes of a number in float64, in which rows are drawn and queries ranked; of an id.
 _DOUBLE = _ID = 8
 
+#: Bytes of a triple's position.
+_PLACE = 4
+
 #: Losses that may wait before they are looked at, so that steps need not wait for a GPU or for other ranks.
 _PENDING_LOSSES = 64
 
@@ -142,7 +145,7 @@ class Parts:
             "a step": work + self._dropout_bytes(extent),
             "ranking": ranking if evaluation["splits"] else 0,
         }
-        if kept := scoring.kept_bytes + self._query_bytes:
+        if kept := scoring.kept_bytes + self._query_bytes + self._kind_bytes:
             parts["indices"] = kept
         state = 0
         if self.device.type == "cpu":
@@ -201,7 +204,9 @@ class Parts:
             )
         if scoring.by_query:
             return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype, share)
-        return Batches(self.graph.train, size, seed, self.device, self.dtype, self.graph.relation_weights, share)
+        graph = self.graph
+        kinds = None if graph.relation_types is None else graph.kinds
+        return Batches(graph.train, size, seed, self.device, self.dtype, graph.relation_weights, share, kinds)
 
     def evaluator(
         self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]
@@ -300,6 +305,14 @@ class Parts:
         """Bytes of the sorted queries that batches of queries keep: of each side a place a triple and one a query."""
         scoring = self.objective.scoring
         return 2 * _ID * len(scoring.sides) * len(self.graph.train) if scoring.by_query else 0
+
+    @property
+    def _kind_bytes(self) -> int:
+        """Bytes of the positions of triples sorted by kind that batches of triples keep."""
+        partitioned = isinstance(self.sharding, PartitionedSharding)
+        if self.objective.scoring.by_query or partitioned or len(self.graph.kinds) == 1:
+            return 0
+        return _PLACE * len(self.graph.train)
 
     def _exchange_bytes(self, extent: Extent) -> int:
         """Bytes that rows take on their way: what this rank sends and gets, both ways, and its sum for each row."""

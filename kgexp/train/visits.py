@@ -149,8 +149,8 @@ class VisitBatches(Calendar):
         leg = self.leg(step)
         with self._lock:
             triples = self._read(leg)
-            chosen = triples.order(leg.number, step - leg.start)
-        whole = triples.order.whole(step - leg.start)
+            piece = triples.order(leg.number, step - leg.start)
+        chosen = piece.elements
 
         def relations_before() -> Tensor:
             before = triples.order.before(leg.number, step - leg.start)
@@ -161,7 +161,7 @@ class VisitBatches(Calendar):
             torch.from_numpy(triples.triples[chosen].astype(np.int64)).to(self._device),
             self._weights(triples.triples, triples.weights, chosen),
             share=self._share,
-            whole=whole,
+            whole=piece.whole,
             relations_before=relations_before,
             pools=self._pools(leg.visit),
         )
@@ -258,7 +258,7 @@ class VisitBatches(Calendar):
             triples, weights = triples[chosen], None if weights is None else weights[chosen]
         # The first order of a pass is that of an epoch without partitions.
         which = (leg.index,) if leg.index else ()
-        order = Order(len(triples), self._batch_size, self._seed, self._share, which)
+        order = Order([len(triples)], self._batch_size, self._seed, self._share, which)
         return _Triples(triples, weights, order)
 
     def _positions(self, leg: Leg) -> Int64:
