@@ -16,7 +16,7 @@ from kgexp.sharding.itinerary import Itinerary, Visit
 from kgexp.sharding.local import local_table
 from kgexp.sharding.owners import Owners
 from kgexp.sharding.route import Plan, Route, local_plan
-from kgexp.sharding.rows import FILL, WEIGHT, OwnRows, TableSpec
+from kgexp.sharding.rows import FILL, WEIGHT, OwnRows, TableSpec, clipped
 from kgexp.sharding.slices import Slices
 from kgexp.sharding.table import Block, Table
 from kgexp.storage.blobs import Blobs
@@ -94,16 +94,18 @@ class PartitionedTable(Table):
 
         return finish
 
-    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+    def local_blocks(self, size: int, *, grad: bool = False, ids: range | None = None) -> Iterator[Block]:
         """See `Table.local_blocks`: slices that are not in memory are streamed."""
         assert not grad, "only rows in memory have a gradient"
         self.buffer.settle()
         for k in range(len(self.slices)):
-            if self.buffer.holds(k):
-                yield from self._rows.blocks(size, ranges=self.buffer.ranges([k]))
+            places = clipped(range(self.num_rows) if ids is None else ids, self.slices.ids(k))
+            if places and self.buffer.holds(k):
+                first = self.buffer.ranges([k])[0].start
+                yield from self._rows.blocks(size, ranges=[range(first + places.start, first + places.stop)])
                 continue
-            for start in range(0, self.slices.size(k), size):
-                rows = self.backing.read(k, WEIGHT, start, min(start + size, self.slices.size(k)))
+            for start in range(places.start, places.stop, size):
+                rows = self.backing.read(k, WEIGHT, start, min(start + size, places.stop))
                 yield Block(self.slices.bounds[k] + start, rows.to(self.device, self.dtype))
 
     def candidate_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
