@@ -26,6 +26,7 @@ _KINDS: dict[Any, str] = {
     float: "a number",
     str: "a text",
     list[str]: "a list such as [a,b]",
+    dict[str, Any]: "a mapping such as {a: 1}",
     list[float]: "a list of numbers such as [0.5,0.9]",
     int | None: "a whole number or null",
     float | None: "a number or null",
@@ -104,6 +105,8 @@ def unknown_key(key: str) -> str:
     if choices := [choice for name, choice in known_keys() if name == key and choice]:
         ways = " or ".join(f"{group}={choice}" for choice in choices)
         return f"{key} belongs to {ways}, which was not chosen: choose it, or leave {key} out."
+    if mappings := [name for name in _mappings() if key.startswith(f"{name}.")]:
+        return f"{key} is no key of {mappings[0]} yet: write +{key}=VALUE to add it."
     if group == "hydra":
         return f"{key} is not a setting of Hydra: `python -m kgexp --cfg hydra` shows them all."
     siblings = [name.partition(".")[2] for name in known if last and name.startswith(f"{group}.")]
@@ -112,6 +115,13 @@ def unknown_key(key: str) -> str:
     close += [] if siblings else get_close_matches(key, list(known), 1)
     hint = f"did you mean {close[0]}?" if close else "`python -m kgexp --cfg job` shows all keys."
     return f"{key} is not a key of the configuration: {hint}"
+
+
+def _mappings() -> Iterator[str]:
+    """The keys of groups that hold mappings, with keys as they come."""
+    for group, schemas in SCHEMAS.items():
+        for schema in schemas.values():
+            yield from (f"{group}.{f.name}" for f in fields(schema) if f.type == dict[str, Any])
 
 
 def wrong_type(key: str, value: Any, spec: Field[Any] | None) -> str:
@@ -167,8 +177,8 @@ def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
     except OmegaConfBaseException:
         raise ConfigError(wrong_type(key, given, spec)) from None
     value = typed[spec.name]
-    if isinstance(value, ListConfig):
-        value = list(value)
+    if isinstance(value, (ListConfig, DictConfig)):
+        value = OmegaConf.to_container(value)
     choices = spec.metadata.get("choices", ())
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, str) and choices and item not in choices:

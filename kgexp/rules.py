@@ -1,6 +1,8 @@
 """Rules that values of several keys have to keep together; each takes the checked configuration and raises."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from kgexp.errors import ConfigError, meant
 from kgexp.protocol import GROUPED, METRICS, OBJECTIVES
@@ -86,6 +88,35 @@ def _mapped_on_cuda(config: dict[str, Any]) -> None:
             "storage=local maps files into the memory of the CPU and cannot serve sharding.state_device=cuda: "
             "set it to null, or choose storage=memory."
         )
+
+
+def _remote(config: dict[str, Any]) -> None:
+    storage = config["storage"]
+    if storage["_target_"] != "kgexp.storage.remote.RemoteStorage":
+        return
+    url = urlsplit(storage["url"])
+    if not (url.scheme and url.netloc + url.path):
+        raise ConfigError(f"storage.url is {storage['url']} but must be a URL such as s3://bucket/runs/first.")
+    secrets = [f"storage.options.{key}" for key in _secrets(storage["options"])]
+    for place in ["storage.url"] * (url.password is not None) + secrets:
+        raise ConfigError(
+            f"{place} holds a secret, and configurations are written down: leave it out, and give credentials in the "
+            "environment, such as AWS_PROFILE or GOOGLE_APPLICATION_CREDENTIALS."
+        )
+    if config["sharding"]["_target_"] != "kgexp.sharding.partitioned.PartitionedSharding":
+        raise ConfigError(
+            "storage=s3 and storage=gcs keep partitions that are absent, and only sharding=partitioned has some: "
+            "choose it, or storage=memory."
+        )
+
+
+def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
+    """The keys, at any depth, that are called after a secret, as `client_kwargs.aws_secret_access_key` is."""
+    for key, value in options.items():
+        if set(str(key).lower().split("_")) & {"key", "secret", "token", "password"}:
+            yield str(key)
+        elif isinstance(value, Mapping):
+            yield from (f"{key}.{inner}" for inner in _secrets(value))
 
 
 def _label_smoothing(config: dict[str, Any]) -> None:
@@ -193,6 +224,7 @@ RULES = (
     _splits,
     _validation,
     _mapped_on_cuda,
+    _remote,
     _label_smoothing,
     _uniform_share,
     _one_answer,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kgexp import environment
 from kgexp.build import build
+from kgexp.checkpoint.remote import RemoteCheckpointStore
 from kgexp.checkpoint.store import Checkpoint, CheckpointStore
 from kgexp.checkpoint.together import together
 from kgexp.data.graph import Graph
@@ -20,6 +21,7 @@ from kgexp.evaluation.evaluator import Evaluation
 from kgexp.evaluation.report import summary, write_tsv
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
+from kgexp.storage.blobs import LocalBlobs
 from kgexp.tracking.callback import ProgressCallback
 from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import MuteTracker, Tracker
@@ -60,7 +62,7 @@ def run(config: dict[str, Any], folder: str, world: World = ALONE) -> float | No
         try:
             with closing(build(config["storage"], plugins=config["plugins"])) as storage:
                 storage.open(path)
-                _Session(config, path, record, world).execute(storage, stop)
+                _Session(config, path, record, world, _store(storage, path, config, world)).execute(storage, stop)
         except StopRequested:
             record.update(status="stopped")
         except BaseException as error:
@@ -75,11 +77,13 @@ def run(config: dict[str, Any], folder: str, world: World = ALONE) -> float | No
 class _Session:
     """What happens in a run, in its order."""
 
-    def __init__(self, config: dict[str, Any], path: Path, record: Record, world: World) -> None:
+    def __init__(
+        self, config: dict[str, Any], path: Path, record: Record, world: World, store: CheckpointStore
+    ) -> None:
         self._config, self._path, self._record, self._world = config, path, record, world
         self._mode = config["tracking"]["progress"] if world.rank == 0 else "none"
         self._stages = Stages(world)
-        self._store = CheckpointStore(path / "checkpoints", config["checkpoint"]["keep"], world)
+        self._store = store
         self._checkpoint: Checkpoint | None = None
         known = None
         if config["resume"] is not None:
@@ -87,7 +91,7 @@ class _Session:
             state = {} if self._checkpoint is None else self._checkpoint.state
             known = record.values.get("wandb_id") or state.get("wandb_id")
         elif self._store.steps():
-            raise CheckpointError(f"{self._store.folder} holds checkpoints of another run: choose another folder.")
+            raise CheckpointError(f"{self._store} holds checkpoints of another run: choose another folder.")
         tracker = Tracker if world.rank == 0 else MuteTracker
         self._tracker = tracker(config["tracking"], path, config, wandb_id=known)
         self._say = self._tracker.say
@@ -287,6 +291,14 @@ class _Session:
         self._say(f"run folder: {self._path}")
         if self._tracker.sync_command is not None:
             self._say(f"upload to Weights & Biases: {self._tracker.sync_command}")
+
+
+def _store(storage: Storage, path: Path, config: dict[str, Any], world: World) -> CheckpointStore:
+    """The checkpoints of the run, beside the rows that are not in memory."""
+    blobs, keep = storage.blobs(), config["checkpoint"]["keep"]
+    if isinstance(blobs, LocalBlobs):
+        return CheckpointStore(blobs.folder, keep, world)
+    return RemoteCheckpointStore(blobs, keep)
 
 
 def _sentence(error: BaseException) -> str:

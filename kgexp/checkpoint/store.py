@@ -66,8 +66,11 @@ class Checkpoint:
                 f"{self} has the checkpoint format {self._index.get('format')}, this version reads {FORMAT}; "
                 "install the version of kgexp that wrote it"
             )
+        sizes = self._blobs.sizes(f"{path.name}/")
+        if "rows" in self._index:
+            sizes |= self._blobs.sizes(f"{ROWS}/")
         for name, size in self._index["files"].items():
-            if self._blobs.size(self._name(name)) != size:
+            if sizes.get(self._name(name)) != size:
                 raise CheckpointError(
                     f"{self._blobs.describe(self._name(name))} is missing or not {size} bytes long: the checkpoint is "
                     "damaged; take another one"
@@ -160,7 +163,7 @@ class CheckpointStore:
         self.folder = folder
         self._keep = keep
         self._world = world
-        self._blobs = LocalBlobs(folder)
+        self._blobs: Blobs = LocalBlobs(folder)
 
     def save(
         self,
@@ -169,7 +172,7 @@ class CheckpointStore:
         state: Mapping[str, Any],
         config: Mapping[str, Any],
         vocabularies: Mapping[str, Path],
-    ) -> Path:
+    ) -> None:
         """Writes a checkpoint and removes the ones that are not kept.
 
         A step that is there already stays as it is: its tables are the same, and what its state lacks, such as an
@@ -204,7 +207,9 @@ class CheckpointStore:
 
             by_first(world, "checkpoint commit", commit)
         by_first(world, "checkpoint pruning", self._prune)
-        return final
+
+    def __str__(self) -> str:
+        return str(self.folder)
 
     def _prepare(self, final: Path, part: Path) -> bool:
         """Makes the empty folder `part`, unless a good checkpoint lies at `final`; True when it did."""
@@ -274,13 +279,17 @@ class CheckpointStore:
         for step in self.steps():
             with suppress(CheckpointError):
                 whole[step] = self.open(step)
-        newest = sorted(whole)[-self._keep :]
-        best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
-        for step in whole.keys() - best - set(newest):
+        for step in whole.keys() - self._kept(whole):
             _discard(whole.pop(step).path)
         for path in self.folder.glob("*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
         self._prune_rows(whole.values())
+
+    def _kept(self, whole: Mapping[int, Checkpoint]) -> set[int]:
+        """The steps that stay."""
+        newest = sorted(whole)[-self._keep :]
+        best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
+        return set(newest) | {step for step in whole if step in best}
 
     def _prune_rows(self, whole: Iterable[Checkpoint]) -> None:
         """Removes files of rows that no checkpoint names, unless a damaged one might."""

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
 from kgexp.sharding.backing import RowFile
@@ -45,12 +47,16 @@ def write_rows(folder: Path, tables: Sequence[Table], rank: int) -> dict[str, in
             continue
         if not folder.is_dir():
             raise CheckpointError(f"{folder / file} cannot be written by rank {rank}, without its folder: {_SHARED}")
-        start, stop = table.bounds[rank : rank + 2]
-        own = slice(start - table.first_row, stop - table.first_row)
-        tensors = {f"{table.name}.{key}": tensor[own] for key, tensor in table.state_tensors().items()}
-        write_shard(folder / file, tensors, start)
+        write_shard(folder / file, own_rows(table, rank), table.bounds[rank])
         sizes[file] = (folder / file).stat().st_size
     return sizes
+
+
+def own_rows(table: Table, rank: int) -> dict[str, Tensor]:
+    """The tensors of the rows that `rank`, this process, owns, by the names that files give them."""
+    start, stop = table.bounds[rank : rank + 2]
+    own = slice(start - table.first_row, stop - table.first_row)
+    return {f"{table.name}.{key}": tensor[own] for key, tensor in table.state_tensors().items()}
 
 
 def write_rest(

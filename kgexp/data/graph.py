@@ -1,6 +1,6 @@
 """A graph of integer ids: three splits, two vocabularies and the filter index, all mapped from one folder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from kgexp.data.cache import read_index
 from kgexp.data.files import SPLITS
+from kgexp.data.indexing import write_known
 from kgexp.data.kinds import Kinds
 from kgexp.data.known import KnownTriples
+from kgexp.data.pace import Pace
 from kgexp.data.report import DataReport, examine
 from kgexp.data.vocabulary import Vocabulary
 
@@ -105,24 +107,31 @@ class Graph:
 
 def write_graph(
     folder: Path,
-    splits: Mapping[str, Split],
     entities: Vocabulary,
     relations: Vocabulary,
     notes: tuple[str, ...],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Writes a graph into an empty folder; returns what the folder's index should hold for `open_graph`."""
-    triples = {name: splits[name].triples for name in SPLITS}
-    known = KnownTriples.build(list(triples.values()), len(relations))
-    for name, array in (*_named_arrays(splits), *known.arrays().items()):
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    """Completes a folder that has the splits' triples and weights, under the names of `split_file`.
+
+    Returns:
+        What the folder's index should hold for `open_graph`.
+    """
     entities.save(folder / _ENTITIES)
     relations.save(folder / _RELATIONS)
+    triples = {name: _mapped(split_file(folder, name, "triples")) for name in SPLITS}
+    total = sum(map(len, triples.values()))
+    say(f"Indexing {total:,} triples of {len(entities):,} entities")
+    pace = Pace(say, "Indexed", total)
+    # Each triple is scattered and sorted for both sides.
+    write_known(folder, list(triples.values()), len(entities), len(relations), lambda rows: pace.advance(rows / 4))
+    known = KnownTriples.from_arrays(len(relations), _arrays(folder))
     return {"report": examine(triples, known, entities, relations, notes).as_dict()}
 
 
 def open_graph(folder: Path, name: str, fingerprint: str) -> Graph:
     """Maps the files that `write_graph` wrote: nothing is read before it is used."""
-    arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in folder.glob("*.npy")}
+    arrays = _arrays(folder)
     train, valid, test = (Split(split, arrays[f"{split}_triples"], arrays.get(f"{split}_weights")) for split in SPLITS)
     entities, relations = Vocabulary.load(folder / _ENTITIES), Vocabulary.load(folder / _RELATIONS)
     known = KnownTriples.from_arrays(len(relations), arrays)
@@ -131,8 +140,15 @@ def open_graph(folder: Path, name: str, fingerprint: str) -> Graph:
     return Graph(name, fingerprint, train, valid, test, entities, relations, known, report, relation_types=types)
 
 
-def _named_arrays(splits: Mapping[str, Split]) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-    for name, split in splits.items():
-        yield f"{name}_triples", split.triples
-        if split.weights is not None:
-            yield f"{name}_weights", split.weights
+def split_file(folder: Path, split: str, what: str) -> Path:
+    """The file of a split's `triples` or `weights`."""
+    return folder / f"{split}_{what}.npy"
+
+
+def _arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    return {path.stem: _mapped(path) for path in folder.glob("*.npy")}
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array

@@ -10,15 +10,18 @@ import numpy.typing as npt
 from kgexp.data.grouping import grouped
 from kgexp.data.sides import Side
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
 
 TRAIN, VALID, TEST = 1, 2, 4
 """The bit of each split in a mask."""
 
+_BITS, _ALL = 3, np.uint8(7)
+
 
 @dataclass(frozen=True)
-class _Answers:
+class Answers:
     """Distinct triples sorted by query, in compressed sparse rows.
 
     Attributes:
@@ -33,6 +36,18 @@ class _Answers:
     entities: npt.NDArray[np.int32]
     splits: UInt8
 
+    @classmethod
+    def of(cls, side: Side, triples: npt.NDArray[np.int32], bits: UInt8, num_relations: int) -> "Answers":
+        """Indexes triples int32[N, 3], copies allowed, each with the bit of its split uint8[N], for one side."""
+        # The least given entity is taken off, so that the numbers of few entities are small.
+        least = triples[:, side.given].min(initial=np.iinfo(np.int32).max)
+        given, relation, entities, masks = _distinct(
+            triples[:, side.given] - least, triples[:, 1], triples[:, side.column], bits
+        )
+        keys = (given + np.int64(least)) * num_relations + relation
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
+        return cls(keys[first], np.append(first, len(keys)).astype(offsets_type(len(keys))), entities, masks)
+
 
 class KnownTriples:
     """All triples of the graph by query, for both sides.
@@ -40,28 +55,16 @@ class KnownTriples:
     It takes 10 bytes a distinct triple and 12 a distinct query (16 from 2^32 triples on).
     """
 
-    def __init__(self, num_relations: int, answers: Mapping[Side, _Answers]) -> None:
+    def __init__(self, num_relations: int, answers: Mapping[Side, Answers]) -> None:
         self._num_relations = num_relations
         self._answers = answers
 
     @classmethod
     def build(cls, splits: Sequence[npt.NDArray[np.int32]], num_relations: int) -> "KnownTriples":
-        """Indexes the splits' triples, int32[N, 3] each; split i gets bit `1 << i`."""
+        """Indexes the splits' triples, int32[N, 3] each, in memory; split i gets bit `1 << i`."""
         triples = np.concatenate(splits)
         bits = np.repeat(np.array([1 << i for i in range(len(splits))], np.uint8), [len(split) for split in splits])
-        answers = {}
-        for side in Side:
-            order, begins = grouped(triples[:, side.given], triples[:, 1], triples[:, side.column])
-            bits = np.bitwise_or.reduceat(bits[order], begins) if len(order) else bits
-            triples = triples[order[begins]]
-            keys = _keys(side, triples, num_relations)
-            first = np.flatnonzero(np.diff(keys, prepend=-1))
-            offsets = np.append(first, len(keys))
-            if len(keys) < 2**32:
-                offsets = offsets.astype(np.uint32)
-            entities = np.ascontiguousarray(triples[:, side.column])
-            answers[side] = _Answers(keys[first], offsets, entities, bits)
-        return cls(num_relations, answers)
+        return cls(num_relations, {side: Answers.of(side, triples, bits, num_relations) for side in Side})
 
     def lookup(self, side: Side, triples: npt.NDArray[np.integer]) -> tuple[Int64, Int64, UInt8]:
         """What is known to complete the queries of `side` that the triples int[b, 3] give.
@@ -93,7 +96,7 @@ class KnownTriples:
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The index as named arrays, of which `from_arrays` makes it again."""
         return {
-            f"known_{side.label}_{field}": array
+            array_name(side, field): array
             for side, index in self._answers.items()
             for field, array in vars(index).items()
         }
@@ -101,11 +104,44 @@ class KnownTriples:
     @classmethod
     def from_arrays(cls, num_relations: int, arrays: Mapping[str, npt.NDArray[Any]]) -> "KnownTriples":
         """The index of the arrays that `arrays` gave, mapped or in memory."""
-        fields = _Answers.__dataclass_fields__
+        fields = Answers.__dataclass_fields__
         return cls(
             num_relations,
-            {side: _Answers(**{field: arrays[f"known_{side.label}_{field}"] for field in fields}) for side in Side},
+            {side: Answers(**{field: arrays[array_name(side, field)] for field in fields}) for side in Side},
         )
+
+
+def _distinct(given: Int32, relation: Int32, answer: Int32, bits: UInt8) -> tuple[Int64, Int64, Int32, UInt8]:
+    """The distinct rows of three columns int32[N], sorted, and the mask of all bits uint8[N] of each."""
+    widths = [int(column.max(initial=0)).bit_length() for column in (relation, answer)]
+    shifts = widths[0] + widths[1] + _BITS, widths[1] + _BITS, _BITS
+    if int(given.max(initial=0)).bit_length() + shifts[0] > 63:
+        order, begins = grouped(given, relation, answer)
+        rows = order[begins]
+        masks = np.bitwise_or.reduceat(bits[order], begins) if len(order) else bits
+        return given[rows].astype(np.int64), relation[rows].astype(np.int64), answer[rows], masks
+    # Rows packed into integers sort several times as fast as an order of rows.
+    packed = bits.astype(np.int64)
+    for column, shift in zip((given, relation, answer), shifts, strict=True):
+        packed |= column.astype(np.int64) << shift
+    packed.sort()
+    rows = packed >> _BITS
+    begins = np.flatnonzero(np.diff(rows, prepend=-1))
+    masks = np.bitwise_or.reduceat(packed.astype(np.uint8) & _ALL, begins) if len(packed) else bits
+    rows = rows[begins]
+    answers = rows & ((1 << widths[1]) - 1)
+    queries = rows >> widths[1]
+    return queries >> widths[0], queries & ((1 << widths[0]) - 1), answers.astype(np.int32), masks
+
+
+def array_name(side: Side, field: str) -> str:
+    """What `KnownTriples.arrays` calls a field of the answers of a side."""
+    return f"known_{side.label}_{field}"
+
+
+def offsets_type(total: int) -> type[np.integer]:
+    """The type of `Answers.offsets` for so many triples."""
+    return np.uint32 if total < 2**32 else np.int64
 
 
 def _keys(side: Side, triples: npt.NDArray[np.integer], num_relations: int) -> Int64:

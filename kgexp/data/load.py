@@ -1,7 +1,8 @@
 """Loading a data set: from the `dataset` group of the configuration to a graph, through the cache."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from kgexp.data import cache, files, splitting
-from kgexp.data.encoding import encode
+from kgexp.data.encoding import Encoder, Triples, Weights
 from kgexp.data.files import SPLITS, Source
-from kgexp.data.graph import RELATION_TYPES, Graph, Split, open_graph, write_graph
+from kgexp.data.graph import RELATION_TYPES, Graph, Split, open_graph, split_file, write_graph
 from kgexp.data.layout import Layout
-from kgexp.data.reading import read
+from kgexp.data.pace import Pace
+from kgexp.data.reading import Columns, ahead, read
 from kgexp.data.relation_types import RelationTypes
 from kgexp.data.relation_weights import read_relation_weights
+from kgexp.data.rowfile import RowFile, pieces
 from kgexp.data.splitting import Shares
 from kgexp.data.vocabulary import EntityType, Vocabulary, shuffled
 from kgexp.errors import DataError
@@ -24,6 +27,11 @@ from kgexp.world import World
 
 FORMAT_VERSION = 1
 """Part of every fingerprint: goes up when the ids, the splits or the files of the cache change."""
+
+Ids = npt.NDArray[np.int32]
+
+_NUMBERS = "numbers"
+"""What is in the temporary files of triples before all names are known."""
 
 #: Triples looked at at a time.
 _TRIPLES = 1 << 20
@@ -109,70 +117,113 @@ def _any_weighs(split: Split, relation_weights: np.ndarray[Any, np.dtype[np.floa
 def _build(
     folder: Path, source: Source, layout: Layout, shares: Shares | None, types: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Reads the source and writes its graph into an empty folder; returns the index of the folder."""
-    columns = []
-    for _, path in source.files:
-        say(f"Reading {path}")
-        columns.append(read(path, layout))
-    encoded = encode(columns)
-    parts = {
-        role: Split(role, triples, column.weights)
-        for (role, _), triples, column in zip(source.files, encoded.triples, columns, strict=True)
-    }
-    del columns
+    """Reads the source and writes its graph into an empty folder; returns the index of the folder.
+
+    In memory are the names, a few numbers for each, and blocks of triples; one file that is to be split is there
+    as a whole.
+    """
+    encoder = Encoder()
+    sources = dict(source.files)
+    roles = tuple(sources) if source.whole else SPLITS
+    for role in roles:
+        blocks: Iterable[Columns] = ()
+        if role in sources:
+            say(f"Reading {sources[role]}")
+            blocks = ahead(read(sources[role], layout))
+        _write_numbers(folder, role, layout, encoder.encode(blocks), Pace(say, "Read"))
+
+    say(f"Giving {len(encoder.entities):,} entities their ids")
+    entities, places = encoder.entities.by_first_appearance()
+    # Relations are few and keep the order of first appearance.
+    relations, relation_ids = encoder.relations.by_first_appearance()
+    of_relations = Vocabulary(encoder.relations.names(relations), "relation")
     notes: list[str] = []
-    if shares is not None:
-        parts, notes = _cut(parts[files.WHOLE], shares)
-    weights = parts["train"].weights
-    if weights is not None and not weights.any():
+    ranges: list[EntityType] = []
+    if types is None:
+        order, ids = shuffled(len(entities))
+    else:
+        of_numbers, ranges = _types(folder, types, roles, encoder, relation_ids, of_relations)
+        order, ids = shuffled(len(entities), of_numbers[entities])
+        notes = [f"types of entities: {', '.join(f'{stop - start:,} {name}' for name, start, stop in ranges)}"]
+    if shares is None:
+        ids = ids[places]
+        for role in SPLITS:
+            _write_ids(folder, role, _opened(folder, role, _NUMBERS), ids, relation_ids)
+    else:
+        notes += _cut(folder, shares, places, relation_ids, ids)
+    for path in folder.glob(f"*_{_NUMBERS}.npy"):
+        path.unlink()
+    if layout.weighted and not any(piece.any() for piece in pieces(_opened(folder, "train", "weights"))):
         raise DataError(f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights.")
 
-    say(f"Indexing {sum(map(len, parts.values())):,} triples of {len(encoded.entities):,} entities")
-    # Relations are few and keep the order of first appearance.
-    relations = Vocabulary(encoded.relations, "relation")
-    of_entities: npt.NDArray[np.int32] | None = None
-    ranges: list[EntityType] = []
-    if types is not None:
-        triples = [part.triples for part in parts.values()]
-        of_entities, ranges = _types(folder, types, triples, Vocabulary(encoded.entities), relations)
-        notes.append(f"types of entities: {', '.join(f'{stop - start:,} {name}' for name, start, stop in ranges)}")
-    order, ids = shuffled(len(encoded.entities), of_entities)
-    splits = {name: _with_ids(parts.get(name, _empty(name, layout)), ids) for name in SPLITS}
-    entities = Vocabulary(encoded.entities.take(order), "entity", ranges)
-    return {"version": FORMAT_VERSION, **write_graph(folder, splits, entities, relations, tuple(notes))}
+    of_entities = Vocabulary(encoder.entities.names(entities[order]), "entity", ranges)
+    del encoder, entities, places, order, ids
+    return {"version": FORMAT_VERSION, **write_graph(folder, of_entities, of_relations, tuple(notes), say)}
 
 
 def _types(
-    folder: Path,
-    path: Path,
-    triples: Iterable[npt.NDArray[np.int32]],
-    entities: Vocabulary,
-    relations: Vocabulary,
-) -> tuple[npt.NDArray[np.int32], list[EntityType]]:
-    """The type int32[n] of every entity, and the types' ranges of ids; writes those of relations into the folder."""
+    folder: Path, path: Path, roles: Iterable[str], encoder: Encoder, relation_ids: Ids, relations: Vocabulary
+) -> tuple[Ids, list[EntityType]]:
+    """The type int32[n] of every provisional number, and of each type its ids; writes the types of relations."""
     types = RelationTypes.read(path, relations)
     np.save(folder / f"{RELATION_TYPES}.npy", types.ends, allow_pickle=False)
-    of_entities = types.of_entities(triples, len(entities), entities.name, relations.name)
-    return of_entities, types.ranges(of_entities)
+
+    def triples() -> Iterator[Triples]:
+        for role in roles:
+            for piece in pieces(_opened(folder, role, _NUMBERS)):
+                yield np.stack([piece[:, 0], relation_ids[piece[:, 1]], piece[:, 2]], axis=1)
+
+    def name(number: int) -> str:
+        return str(encoder.entities.names(np.array([number]))[0])
+
+    of_numbers = types.of_entities(triples(), len(encoder.entities), name, relations.name)
+    return of_numbers, types.ranges(of_numbers)
 
 
-def _cut(whole: Split, shares: Shares) -> tuple[dict[str, Split], list[str]]:
-    """The three splits of one file, each in the order of the file."""
-    split, notes = splitting.assign(whole.triples, shares)
-    parts = {}
+def _write_numbers(
+    folder: Path, role: str, layout: Layout, encoded: Iterable[tuple[Triples, Weights | None]], pace: Pace
+) -> None:
+    """Writes the triples of a file, in provisional numbers, and its weights."""
+    with ExitStack() as stack:
+        triples = stack.enter_context(RowFile(split_file(folder, role, _NUMBERS), np.int32, (3,)))
+        if layout.weighted:
+            weights = stack.enter_context(RowFile(split_file(folder, role, "weights"), np.float64))
+        for numbers, values in encoded:
+            triples.append(numbers)
+            if values is not None:
+                weights.append(values)
+            pace.advance(len(numbers))
+
+
+def _write_ids(folder: Path, name: str, triples: Triples, ids: Ids, relation_ids: Ids) -> None:
+    """Writes a split, with each number replaced by its id: int32[n] for entities, and int32[m]."""
+    with RowFile(split_file(folder, name, "triples"), np.int32, (3,)) as file:
+        for piece in pieces(triples):
+            h, r, t = piece.T
+            file.append(np.stack([ids[h], relation_ids[r], ids[t]], axis=1))
+
+
+def _cut(folder: Path, shares: Shares, places: Ids, relation_ids: Ids, ids: Ids) -> list[str]:
+    """Writes the three splits of one file, each in the order of the file; this takes the whole file into memory.
+
+    Returns:
+        Sentences about shares that could not be met.
+    """
+    # What a seed draws is decided by the order of first appearance, and not by blocks.
+    h, r, t = _opened(folder, files.WHOLE, _NUMBERS).T
+    triples = np.stack([places[h], relation_ids[r], places[t]], axis=1)
+    split, notes = splitting.assign(triples, shares)
+    weights = split_file(folder, files.WHOLE, "weights")
+    kept = np.arange(len(relation_ids), dtype=np.int32)
     for i, name in enumerate(SPLITS):
         rows = np.flatnonzero(split == i)
-        weights = None if whole.weights is None else whole.weights[rows]
-        parts[name] = Split(name, whole.triples[rows], weights)
-    return parts, notes
+        _write_ids(folder, name, triples[rows], ids, kept)
+        if weights.exists():
+            np.save(split_file(folder, name, "weights"), np.load(weights, allow_pickle=False)[rows])
+    weights.unlink(missing_ok=True)
+    return notes
 
 
-def _empty(name: str, layout: Layout) -> Split:
-    return Split(name, np.empty((0, 3), np.int32), np.empty(0) if layout.weighted else None)
-
-
-def _with_ids(split: Split, ids: np.ndarray[Any, np.dtype[np.int32]]) -> Split:
-    """The split with entity numbers replaced by their ids int32[n]."""
-    triples = split.triples.copy()
-    triples[:, 0::2] = ids[triples[:, 0::2]]
-    return Split(split.name, triples, split.weights)
+def _opened(folder: Path, split: str, what: str) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = np.load(split_file(folder, split, what), mmap_mode="r", allow_pickle=False)
+    return array

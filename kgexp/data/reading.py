@@ -5,6 +5,7 @@ scanned line by line, only to say which line is at fault.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,25 +24,25 @@ _NAME = pa.dictionary(pa.int32(), pa.large_string())
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one file.
+    """The columns of one block of a file.
 
     Attributes:
-        names: for `head`, `relation` and `tail` the blocks' dictionary-encoded names, N values in all.
-        weights: float64[N], or None without a weight column.
+        names: for `head`, `relation` and `tail` chunks of dictionary-encoded names, b values in all. A chunk's
+            dictionary has its names in the order of first appearance.
+        weights: float64[b], or None without a weight column.
     """
 
     names: dict[str, list[pa.DictionaryArray]]
     weights: npt.NDArray[np.float64] | None
 
 
-def read(path: Path, layout: Layout, block_bytes: int = BLOCK_BYTES) -> Columns:
-    """Reads a whole file; what it gives does not depend on `block_bytes`.
+def read(path: Path, layout: Layout, block_bytes: int = BLOCK_BYTES) -> Iterator[Columns]:
+    """Reads a file block by block; the columns in all do not depend on `block_bytes`.
 
     Raises:
         DataError: the file cannot be read, holds no triple, or has an unfit line (which is named).
     """
-    names: dict[str, list[pa.DictionaryArray]] = {role: [] for role in NAMES}
-    weights: list[npt.NDArray[np.float64]] = []
+    empty = True
     for block in _below_header(path, layout, block_bytes):
         table = _parse(block, layout)
         if table is None:
@@ -49,14 +50,21 @@ def read(path: Path, layout: Layout, block_bytes: int = BLOCK_BYTES) -> Columns:
                 f"{path}, line {block.line} or soon after it: the text cannot be parsed as columns that "
                 "tabs separate; look for unusual characters there."
             )
-        for role in NAMES:
-            names[role] += table.column(role).chunks
-        if layout.weighted:
-            weights.append(table.column("weight").to_numpy())
-    if not names["head"]:
+        empty = False
+        names = {role: table.column(role).chunks for role in NAMES}
+        yield Columns(names, table.column("weight").to_numpy() if layout.weighted else None)
+    if empty:
         what = "nothing but a header" if layout.header else "nothing"
         raise DataError(f"{path}, line 1: expected a triple, but the file holds {what}; fill it or remove it.")
-    return Columns(names, np.concatenate(weights) if layout.weighted else None)
+
+
+def ahead(columns: Iterator[Columns]) -> Iterator[Columns]:
+    """The same blocks; another thread reads the next one while one is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, columns, None)
+        while (block := coming.result()) is not None:
+            coming = thread.submit(next, columns, None)
+            yield block
 
 
 def _below_header(path: Path, layout: Layout, block_bytes: int) -> Iterator[Block]:

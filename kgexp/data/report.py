@@ -9,7 +9,10 @@ import numpy.typing as npt
 
 from kgexp.data.files import SPLITS
 from kgexp.data.known import KnownTriples
+from kgexp.data.rowfile import pieces
 from kgexp.data.vocabulary import Vocabulary
+
+Triples = npt.NDArray[np.int32]
 
 _EXAMPLES = 3
 
@@ -112,14 +115,16 @@ _UNSEEN = ("unseen_entities", "unseen_relations")
 
 
 def examine(
-    splits: Mapping[str, npt.NDArray[np.int32]],
+    splits: Mapping[str, Triples],
     known: KnownTriples,
     entities: Vocabulary,
     relations: Vocabulary,
     notes: tuple[str, ...] = (),
 ) -> DataReport:
     """Counts a graph whose splits are int32[N, 3] triples in the order of `SPLITS`."""
-    tally = np.bincount(known.splits, minlength=1 << len(SPLITS))
+    tally = np.zeros(1 << len(SPLITS), np.int64)
+    for piece in pieces(known.splits):
+        tally += np.bincount(piece, minlength=len(tally))
     masks = np.arange(len(tally))
 
     def held(bits: int) -> int:
@@ -127,6 +132,10 @@ def examine(
         return int(tally[masks & bits == bits].sum())
 
     bit = {name: 1 << i for i, name in enumerate(splits)}
+    new_entities, new_relations = np.ones(len(entities), bool), np.ones(len(relations), bool)
+    for triples in pieces(splits["train"]):
+        new_entities[triples[:, 0::2]] = False
+        new_relations[triples[:, 1]] = False
     return DataReport(
         len(entities),
         len(relations),
@@ -134,8 +143,8 @@ def examine(
             name: SplitReport(
                 len(triples),
                 len(triples) - held(bit[name]),
-                _unseen(splits["train"][:, 0::2], triples[:, 0::2], entities),
-                _unseen(splits["train"][:, 1:2], triples[:, 1:2], relations),
+                _unseen(triples, slice(0, None, 2), new_entities, entities),
+                _unseen(triples, slice(1, 2), new_relations, relations),
             )
             for name, triples in splits.items()
         },
@@ -144,10 +153,14 @@ def examine(
     )
 
 
-def _unseen(train: npt.NDArray[np.int32], split: npt.NDArray[np.int32], names: Vocabulary) -> Unseen:
-    """The ids of int32[N, k] columns that the same columns of train lack."""
-    new = np.ones(len(names), bool)
-    new[train] = False
-    among = new[split]
-    ids = np.unique(split[among])
-    return Unseen(len(ids), int(among.any(axis=1).sum()), tuple(names.names(ids[:_EXAMPLES])))
+def _unseen(triples: Triples, columns: slice, new: npt.NDArray[np.bool_], names: Vocabulary) -> Unseen:
+    """What some columns of a split hold of the ids that bool[n] marks as lacking from train."""
+    found = np.zeros(len(names), bool)
+    count = 0
+    for piece in pieces(triples):
+        ids = piece[:, columns]
+        among = new[ids]
+        count += int(among.any(axis=1).sum())
+        found[ids[among]] = True
+    held = np.flatnonzero(found)
+    return Unseen(len(held), count, tuple(names.names(held[:_EXAMPLES])))

@@ -19,6 +19,7 @@ _UNSYNCED = 1 << 28
 """Bytes that may wait in memory for the disk."""
 
 Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
 
 
 class RowFile:
@@ -123,7 +124,7 @@ class Scatter:
         files: what is written.
     """
 
-    def __init__(self, starts: npt.NDArray[np.int64], files: Sequence[RowFile]) -> None:
+    def __init__(self, starts: Int64, files: Sequence[RowFile]) -> None:
         self._cursors = starts.copy()
         self._files = files
         self._type = np.min_scalar_type(len(starts))  # numbers of 16 bits sort faster
@@ -141,7 +142,7 @@ class Scatter:
         self._cursors += counts
 
 
-def consecutive(sizes: npt.NDArray[np.int64], rows: int = PIECE) -> npt.NDArray[np.int64]:
+def consecutive(sizes: Int64, rows: int = PIECE) -> Int64:
     """Cuts groups of int64[g] rows into parts of fewer than `2 * rows` rows each, or of one larger group alone.
 
     Returns:

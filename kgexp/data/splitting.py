@@ -39,7 +39,8 @@ def assign(triples: Triples, shares: Shares) -> tuple[UInt8, list[str]]:
     """Gives every triple its split: copies of a triple share it, and every name keeps a triple in train.
 
     A cover of the names is kept for train first. Of the other triples each relation gives its share, in the
-    order of a hash. A relation that has too few left gives what it has.
+    order of a hash. A relation that has too few left gives what it has. All triples are in memory, several times;
+    folders with ready splits are not.
 
     Args:
         triples: int32[N, 3], copies allowed.

@@ -38,6 +38,7 @@ from kgexp.schemas.running import (
     MemoryStorage,
     NoSharding,
     PartitionedSharding,
+    RemoteStorage,
     ReplicatedSharding,
     RowwiseSharding,
     Tracking,
@@ -92,7 +93,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "replicated": ReplicatedSharding,
         "partitioned": PartitionedSharding,
     },
-    "storage": {"memory": MemoryStorage, "local": LocalStorage},
+    "storage": {"memory": MemoryStorage, "local": LocalStorage, "s3": RemoteStorage, "gcs": RemoteStorage},
     "evaluation": {"full": Evaluation, "sampled": Evaluation, "none": Evaluation},
     "tracking": {"wandb": Tracking, "none": Tracking},
 }

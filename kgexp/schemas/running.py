@@ -1,6 +1,7 @@
 """The choices of `dataset`, `sharding`, `storage`, `evaluation` and `tracking`, and the sections that are no group."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -86,6 +87,16 @@ class LocalStorage:
 
     _target_: str = "kgexp.storage.local.LocalStorage"
     path: str | None = MISSING
+
+
+@dataclass
+class RemoteStorage:
+    """`kgexp.storage.remote.RemoteStorage`."""
+
+    _target_: str = "kgexp.storage.remote.RemoteStorage"
+    url: str = MISSING
+    options: dict[str, Any] = MISSING
+    retries: int = number(at_least=0)
 
 
 @dataclass

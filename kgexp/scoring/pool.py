@@ -45,9 +45,6 @@ class Pool:
 
     def ids(self, places: Int64) -> Int64:
         """The ids int64[…] at places int64[…]."""
-        if len(self.ends) == 1:
-            first: Int64 = places + self.starts[0]
-            return first
-        which = np.searchsorted(self.ends, places, side="right")
-        ids: Int64 = places + (self.starts - (self.ends - self.lengths))[which]
+        shift = self.starts - (self.ends - self.lengths)
+        ids: Int64 = places + (shift if len(shift) == 1 else shift[np.searchsorted(self.ends, places, side="right")])
         return ids

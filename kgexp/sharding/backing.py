@@ -87,7 +87,7 @@ class Backing:
         blobs: where slices are stored; None keeps them in memory, and in files only what is committed.
 
     Attributes:
-        read_bytes, written_bytes: so far.
+        read_bytes, written_bytes: of slices that came from where they are kept, and went there, so far.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Backing:
         if k in self._kept:
             for name, tensor in into.items():
                 tensor.copy_(self._kept[k][name])
+            self.read_bytes += self.slices.size(k) * self.layout.row_bytes()
         elif k in self._files:
             self._read(k, into)
         else:
@@ -134,6 +135,7 @@ class Backing:
                 self._kept[k] = self.layout.empty(self.slices.size(k))
             for name, tensor in rows.items():
                 self._kept[k][name].copy_(tensor)
+            self.written_bytes += self.slices.size(k) * self.layout.row_bytes()
             self._files.pop(k, None)  # its rows are older now
         else:
             self._write(k, rows, self._blobs)

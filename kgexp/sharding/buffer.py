@@ -28,7 +28,7 @@ class Buffer:
     Attributes:
         tensors: by name, float[slots * r, …] with r rows of the largest slice.
         numbers: int64[slots * r], the id of the row in each place; of no meaning where there is none.
-        loads: slices that have come into memory so far.
+        loads: slices that have become resident so far.
         waited: seconds that `enter` and `flush` took so far.
     """
 
@@ -55,6 +55,7 @@ class Buffer:
         """Makes the slices `wanted` resident, and begins to fetch those of the visit that comes after."""
         start = time.perf_counter()
         self.settle()
+        self.loads += len(set(wanted).difference(self._resident))
         leaving = [k for k in self._slot if k not in wanted]
         for k in wanted:
             if k not in self._slot:
@@ -142,7 +143,6 @@ class Buffer:
         ids, places = self._slices.ids(k), self._range(k)
         self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
         self._backing.fetch(k, self.rows(k))
-        self.loads += 1
 
     def _number(self) -> None:
         """Tells where the rows are, of those that are resident."""

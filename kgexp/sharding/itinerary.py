@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..randomness import Purpose, key, uniform
-from .covering import Bool, Int64
-from .orders import loads, shuffled, stays
+from kgexp.randomness import Purpose, key, uniform
+from kgexp.sharding.covering import Bool, Int64
+from kgexp.sharding.orders import loads, shuffled, stays
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..randomness import Purpose, bits, key
-from .covering import Bool, Int64, cover
+from kgexp.randomness import Purpose, bits, key
+from kgexp.sharding.covering import Bool, Int64, cover
 
 Bucket = tuple[int, int]
 

@@ -45,8 +45,12 @@ class Blobs(Protocol):
     def size(self, name: str) -> int | None:
         """Bytes of a blob; None: it is not there."""
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Bytes of the blobs whose names begin with `prefix`, sorted by name."""
+
     def names(self, prefix: str = "") -> list[str]:
         """The names that begin with `prefix`, sorted."""
+        return list(self.sizes(prefix))
 
     def delete(self, name: str) -> None:
         """Removes a blob; no error where it is gone already."""
@@ -98,12 +102,17 @@ class LocalBlobs(Blobs):
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
 
-    def names(self, prefix: str = "") -> list[str]:
-        """See `Blobs.names`."""
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `Blobs.sizes`."""
         top = self.folder / prefix.rpartition("/")[0]
         paths = (Path(folder, file) for folder, _, files in os.walk(top) for file in files)
-        names = (path.relative_to(self.folder).as_posix() for path in paths)
-        return sorted(name for name in names if name.startswith(prefix) and not name.endswith(TEMPORARY))
+        names = sorted(path.relative_to(self.folder).as_posix() for path in paths)
+        sizes = {}
+        for name in names:
+            # A file may go while the folder is read.
+            if name.startswith(prefix) and not name.endswith(TEMPORARY) and (size := self.size(name)) is not None:
+                sizes[name] = size
+        return sizes
 
     def delete(self, name: str) -> None:
         """See `Blobs.delete`."""
@@ -169,8 +178,8 @@ def _told(path: Path, done: str, size: int = 0) -> Iterator[None]:
             with suppress(OSError):
                 free = shutil.disk_usage(path.parent).free
                 raise ConfigError(
-                    f"{path.parent} has no room for the {size:,} bytes of {path.name}, but {free:,} ({error.strerror}): "
-                    "free some, or choose a folder on a larger disk."
+                    f"{path.parent} has room for {free:,} bytes, but not for the {size:,} of {path.name} "
+                    f"({error.strerror}): free some, or choose a folder on a larger disk."
                 ) from error
         remedy = "take another checkpoint" if done == "read" else "see to the folder and its disk"
         raise CheckpointError(f"{path} cannot be {done} ({error.strerror}): {remedy}") from error
@@ -198,6 +207,4 @@ def in_blocks(parts: Iterable[bytes | memoryview], size: int) -> Iterator[memory
 
 def too_short(blob: str, held: int, wanted: int) -> CheckpointError:
     """The error about a blob that ends before the bytes that are wanted."""
-    return CheckpointError(
-        f"{blob} ends at byte {held}, but has to have {wanted}: it is damaged; take another checkpoint"
-    )
+    return CheckpointError(f"{blob} ends at byte {held} instead of {wanted} or later: take another checkpoint")

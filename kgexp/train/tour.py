@@ -4,6 +4,7 @@ import math
 import time
 from typing import Any
 
+from kgexp.sharding.orders import loads
 from kgexp.sharding.partitioned import PartitionedTable
 from kgexp.tracking.tracker import Tracker
 from kgexp.train.heldout import HeldOut
@@ -34,7 +35,7 @@ class Tour:
         held_out: HeldOut | None = None,
     ) -> None:
         self._table, self._batches, self._meter, self._tracker, self._parts = table, batches, meter, tracker, parts
-        self._held_out, self._before = held_out, math.nan
+        self._held_out, self._before, self._planned = held_out, math.nan, math.nan
         self._leg: Leg | None = None
         self._visit, self._pass = self._counters(), self._counters()
 
@@ -46,6 +47,8 @@ class Tour:
         self._visit = self._counters()
         if self._leg is None or self._leg.number != leg.number:
             self._pass = self._visit
+            legs = self._batches.pass_legs(leg.number)[leg.index :]
+            self._planned = loads([leg.visit for leg in legs], self._table.buffer.resident) / self._parts
         self._leg = leg
         self._table.enter(leg.visit, self._batches.after(leg).visit.resident)
         if self._held_out is not None and step == leg.start:
@@ -76,10 +79,11 @@ class Tour:
             row |= {"visit/held_out_loss_before": self._before, "visit/held_out_loss": self._held_out.loss(leg)}
         if leg.last:
             spent = {name: now[name] - self._pass[name] for name in now}
-            row["pass/loads"] = spent["loads"] / self._parts
+            row |= {"pass/loads": spent["loads"] / self._parts, "pass/loads_planned": self._planned}
             row["pass/waited"] = spent["waited"] / max(spent["seconds"], 1e-9)
             self._tracker.say(
-                f"pass {leg.number + 1}: {spent['loads'] / self._parts:,.4g} loads of partitions, "
+                f"pass {leg.number + 1}: {spent['loads'] / self._parts:,.4g} loads of partitions "
+                f"({self._planned:,.4g} planned), "
                 f"{size(int(spent['read']))} read and {size(int(spent['written']))} written, "
                 f"{100 * row['pass/waited']:.1f} % of the time waiting for storage"
             )

@@ -24,7 +24,7 @@ def test_help_names_the_groups_and_their_choices(tmp_path):
     result = python("-m", "kgexp", "--help", folder=tmp_path)
     assert result.returncode == 0 and result.stderr == ""
     assert "model: complex, distmult, rotate, transe" in result.stdout
-    assert "storage: local, memory" in result.stdout
+    assert "storage: gcs, local, memory, s3" in result.stdout
     assert "batch_size: 500" in result.stdout
     assert list(tmp_path.iterdir()) == []
 

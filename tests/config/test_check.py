@@ -241,6 +241,10 @@ def test_close_keys_are_suggested(key, meant):
     assert f"did you mean {meant}?" in unknown_key(key)
 
 
+def test_a_new_key_of_a_mapping_is_added():
+    assert unknown_key("storage.options.endpoint_url").endswith("write +storage.options.endpoint_url=VALUE to add it.")
+
+
 def test_a_key_that_is_like_no_other_gets_no_guess():
     assert "did you mean" not in unknown_key("model.xyzzy")
 
@@ -260,6 +264,19 @@ def test_a_key_that_is_like_no_other_gets_no_guess():
         ),
         (["train.table_dtype=bfloat16", "averaging.start=0.5"], r"averaging\.start is 0\.5.*table_dtype to null"),
         (["storage=local", "sharding.state_device=cuda"], r"cannot serve sharding\.state_device=cuda: set it to null"),
+        (["storage=s3", "storage.url=s3://b/run"], r"only sharding=partitioned has some: choose it, or storage=memory"),
+        (["storage=gcs"], r"storage\.url is not set"),
+        (["storage=gcs", "storage.url=run"], r"storage\.url is run but must be a URL such as s3://"),
+        (["storage=s3", "storage.url=sftp://me:word@host/run"], r"storage\.url holds a secret"),
+        (
+            ["storage=s3", "storage.url=s3://b/run", "+storage.options.token=a"],
+            r"storage\.options\.token holds a secret",
+        ),
+        (
+            ["storage=s3", "storage.url=s3://b/run", "+storage.options.client_kwargs.aws_secret_access_key=a"],
+            r"storage\.options\.client_kwargs\.aws_secret_access_key holds a secret.*in the environment",
+        ),
+        (["storage=s3", "storage.url=s3://b/run", "storage.options=3"], r"storage\.options is 3 but must be a mapping"),
         (["auxiliary=relation_prediction", "auxiliary.weight=-1"], r"at least 0"),
         (["scoring=kvsall", "loss=margin_ranking"], r"scoring=kvsall has many: choose scoring=onevsall"),
         (["scoring=negatives", "scoring.uniform_share=1.5"], r"at most 1"),

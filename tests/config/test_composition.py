@@ -21,7 +21,9 @@ BUILT_FROM_THEIR_NODE = ("scoring", "loss", "regularizer", "auxiliary", "optimiz
 def test_every_choice_composes(composed, place):
     """One choice of every group at a time, for composing takes long."""
     chosen = {group: list(schemas)[place % len(schemas)] for group, schemas in SCHEMAS.items()}
-    config = resolved(composed("dataset.path=graph.tsv", *(f"{group}={choice}" for group, choice in chosen.items())))
+    given = ["dataset.path=graph.tsv", *(f"{group}={choice}" for group, choice in chosen.items())]
+    given += ["storage.url=s3://bucket/run"] * (chosen["storage"] in ("s3", "gcs"))
+    config = resolved(composed(*given))
     for group, choice in chosen.items():
         node = check_choice(group, config[group])
         assert node.get("_target_") == getattr(SCHEMAS[group][choice], "_target_", None)

@@ -16,12 +16,12 @@ CHOICES = [(group, choice) for group, schemas in SCHEMAS.items() for choice in s
 
 
 def leaves(node: yaml.Node, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Dotted keys of the leaves with their line; a list is a leaf, the defaults list is none."""
+    """Dotted keys of the leaves with their line; lists and empty mappings are leaves, the defaults list is none."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
         name = f"{prefix}{key.value}"
-        if isinstance(value, yaml.MappingNode):
+        if isinstance(value, yaml.MappingNode) and value.value:
             yield from leaves(value, f"{name}.")
         elif name != "defaults":
             yield name, key.start_mark.line
@@ -42,7 +42,11 @@ def test_every_file_and_every_key_is_explained(path):
 
 
 def test_the_checker_of_comments_sees_a_bare_key():
-    assert list(leaves(yaml.compose("# head\na:\n  b: 1\n  c: [1, 2]\n"))) == [("a.b", 2), ("a.c", 3)]
+    assert list(leaves(yaml.compose("# head\na:\n  b: 1\n  c: [1, 2]\n  d: {}\n"))) == [
+        ("a.b", 2),
+        ("a.c", 3),
+        ("a.d", 4),
+    ]
 
 
 def test_every_choice_has_a_schema_and_every_schema_a_file():

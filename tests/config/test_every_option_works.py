@@ -120,6 +120,9 @@ CASES = {
     "sharding.timeout": Case("waits", 77.0),
     "sharding.wire_dtype": Case("tables", "bfloat16"),
     "storage.path": Case("refusal", "/proc/nowhere"),
+    "storage.url": Case("refusal", "nowhere"),
+    "storage.options": Case("refusal", {"password": "secret"}),
+    "storage.retries": Case("refusal", -1),  # what it does shows where requests fail: tests/storage
     "evaluation.protocol": Case("metrics"),
     "evaluation.candidates": Case("metrics", 3, {"evaluation.protocol": "sampled"}),
     "evaluation.splits": Case("metrics", ["valid"]),
@@ -142,6 +145,8 @@ CASES = {
 #: What a choice needs before any of its keys can matter.
 NEEDS = {
     "schedule=plateau": VALIDATES,
+    "storage=s3": {"storage.url": "memory://graphs/run"},
+    "storage=gcs": {"storage.url": "memory://graphs/run"},
     "evaluation=full": {"evaluation.splits": ["valid", "test"]},
     "evaluation=sampled": {"evaluation.splits": ["valid", "test"]},
     "evaluation=none": {"evaluation.splits": ["valid", "test"]},
@@ -215,5 +220,7 @@ def test_a_key_changes_what_it_is_for(runs, key, spec, choice):
 def test_a_target_is_looked_up(runs, choice):
     group, _, name = choice.partition("=")
     if "_target_" in choice_node(group, name):
-        refusal = runs({group: name, f"{group}._target_": "kgexp.nowhere.Nothing"})["refusal"]
+        refusal = runs({group: name} | NEEDS.get(choice, {}) | {f"{group}._target_": "kgexp.nowhere.Nothing"})[
+            "refusal"
+        ]
         assert f"{group}._target_ is kgexp.nowhere.Nothing" in refusal

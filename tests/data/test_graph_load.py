@@ -169,6 +169,19 @@ def test_steps_are_told(dataset, tmp_path):
     (tmp_path / "train.txt").write_text("a\tb\tc\n")
     told: list[str] = []
     load(dataset(tmp_path), told.append)
-    assert told == [f"Reading {tmp_path / 'train.txt'}", "Indexing 1 triples of 2 entities"]
+    assert told == [
+        f"Reading {tmp_path / 'train.txt'}",
+        "Giving 2 entities their ids",
+        "Indexing 1 triples of 2 entities",
+    ]
     load(dataset(tmp_path), told.append)
-    assert len(told) == 2
+    assert len(told) == 3
+
+
+def test_long_work_says_how_far_it_is(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("kgexp.data.pace._SECONDS", 0)
+    (tmp_path / "train.txt").write_text("a\tb\tc\n" * 1234)
+    told: list[str] = []
+    load(dataset(tmp_path), told.append)
+    paces = [line for line in told if line.endswith(" a second")]
+    assert paces[0].startswith("Read 1,234 triples, ") and paces[-1].startswith("Indexed 1,234 of 1,234 triples, ")

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgexp.data.grouping import grouped
+from kgexp.data.indexing import write_known
 from kgexp.data.known import TEST, TRAIN, VALID, KnownTriples
 from kgexp.data.sides import Side
 
@@ -69,6 +70,22 @@ def test_a_triple_costs_few_bytes():
     distinct = len(np.unique(np.concatenate(splits), axis=0))
     queries = len(arrays["known_head_keys"]) + len(arrays["known_tail_keys"])
     assert sum(array.nbytes for array in arrays.values()) <= 10 * distinct + 12 * queries + 8
+
+
+@pytest.mark.parametrize("rows", [1, 50, 1000, 1 << 20])
+@pytest.mark.parametrize("n", [2, 300, 70_001])  # the last has more entities than there are groups
+def test_the_index_in_files_is_the_one_in_memory(tmp_path, n, rows):
+    splits = [draw(np.random.default_rng(i), size, n, 7) for i, size in enumerate((1501, 0, 203))]
+    splits[2][:60] = splits[0][:60]
+    done = []
+    write_known(tmp_path, splits, n, 7, done.append, rows)
+    files = {path.stem: path for path in tmp_path.iterdir()}
+    arrays = KnownTriples.build(splits, 7).arrays()
+    assert files.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.save(tmp_path / "expected.npy", array)
+        assert files[name].read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    assert sum(done) == 4 * 1704
 
 
 @pytest.mark.parametrize("scale", [1, 2**20, 2**30])

@@ -1,0 +1,104 @@
+"""Checkpoints behind a URL, where nothing can be renamed: one is there once its index is, which is written last."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kgexp.checkpoint.store import Checkpoint, CheckpointStore
+from kgexp.checkpoint.writing import index_of, own_rows, shard_files
+from kgexp.errors import CheckpointError
+from kgexp.sharding.partitioned import PartitionedTable
+from kgexp.sharding.table import Table
+from kgexp.storage.blobs import Blobs
+from kgexp.storage.shards import shard_parts
+
+_INDEX = "index.json"
+_NAME = re.compile(rf"step_(\d{{10}})/{_INDEX}")
+
+#: Bytes of a file read at a time.
+_BLOCK = 8 << 20
+
+
+class RemoteCheckpointStore(CheckpointStore):
+    """The checkpoints of a run of one process.
+
+    Args:
+        blobs: where they are; nobody else's.
+        keep: see `CheckpointStore`.
+    """
+
+    def __init__(self, blobs: Blobs, keep: int) -> None:
+        super().__init__(Path(), keep)
+        self._blobs = blobs
+
+    def __str__(self) -> str:
+        return self._blobs.describe("")
+
+    def save(
+        self,
+        step: int,
+        tables: Mapping[str, Table],
+        state: Mapping[str, Any],
+        config: Mapping[str, Any],
+        vocabularies: Mapping[str, Path],
+    ) -> None:
+        """See `CheckpointStore.save`. Of two writers of a step one wins; the other gets a CheckpointError."""
+        name = f"step_{step:010d}"
+        if step not in self.steps():
+            partitioned = [table for table in tables.values() if isinstance(table, PartitionedTable)]
+            rows = {table.name: table.commit(self._blobs) for table in partitioned}
+            sizes = {}
+            for table in tables.values():
+                if table.name not in rows:
+                    file = shard_files(table)[0]
+                    sizes[file] = self._blobs.write(f"{name}/{file}", shard_parts(own_rows(table, 0), 0))
+            for file, source in vocabularies.items():
+                sizes[file] = self._blobs.write(f"{name}/{file}", _blocks(source))
+            for file, value in (("state.json", state), ("config.json", config)):
+                sizes[file] = self._blobs.write(f"{name}/{file}", [json.dumps(value, indent=1).encode()])
+            self._blobs.sync(f"{name}/{file}" for file in sizes)
+            self._commit(f"{name}/{_INDEX}", json.dumps(index_of(step, tables, rows, sizes), indent=1).encode())
+        self._prune()
+
+    def _commit(self, name: str, index: bytes) -> None:
+        if self._blobs.create(name, index):
+            return
+        there = bytearray(self._blobs.size(name) or 0)
+        self._blobs.read(name, 0, memoryview(there))
+        if there != index:  # else it is ours: the answer to the first request got lost
+            raise CheckpointError(
+                f"{self._blobs.describe(name)} was written by another run just now: give every run a storage.url of "
+                "its own, and start one at a time"
+            )
+
+    def steps(self) -> list[int]:
+        """See `CheckpointStore.steps`."""
+        return sorted(int(match[1]) for name in self._blobs.names("step_") if (match := _NAME.fullmatch(name)))
+
+    def open(self, step: int) -> Checkpoint:
+        """See `CheckpointStore.open`."""
+        return Checkpoint(Path(f"step_{step:010d}"), self._blobs)
+
+    def _prune(self) -> None:
+        """See `CheckpointStore._prune`: the index goes first."""
+        whole: dict[int, Checkpoint] = {}
+        for step in self.steps():
+            with suppress(CheckpointError):
+                whole[step] = self.open(step)
+        kept = self._kept(whole)
+        for step in whole.keys() - kept:
+            self._blobs.delete(f"step_{step:010d}/{_INDEX}")
+        there = {f"step_{step:010d}" for step in self.steps()}
+        for name in self._blobs.names("step_"):
+            if name.partition("/")[0] not in there:
+                self._blobs.delete(name)
+        self._prune_rows([whole[step] for step in kept])
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            yield block
