@@ -200,9 +200,16 @@ def _partitioned(config: dict[str, Any]) -> None:
             f"sharding.workers is {sharding['workers']}, but a technique that scores against all entities has one "
             "gradient of all rows: set workers to 1 and train.threads as high, or choose scoring=negatives."
         )
+    by_query = schema_of("scoring", config["scoring"]["_target_"]) is KvsAll
+    for name, usual in (("chunks", 1), ("holdout", 0), ("mix", True)):
+        if by_query and sharding[name] != usual:
+            raise ConfigError(
+                f"sharding.{name} is {sharding[name]}, but scoring=kvsall trains queries, which no bucket has: set it "
+                f"to {str(usual).lower()}, or choose another scoring."
+            )
     if buffer >= partitions:
         return
-    if schema_of("scoring", config["scoring"]["_target_"]) is KvsAll:
+    if by_query:
         raise ConfigError(
             "scoring=kvsall needs all answers of a query in memory at once, and sharding=partitioned has some of them: "
             "choose scoring=onevsall or negatives, or sharding=rowwise, or set sharding.buffer to sharding.partitions."

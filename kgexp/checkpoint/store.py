@@ -295,6 +295,8 @@ class CheckpointStore:
         """Removes files of rows that no checkpoint names, unless a damaged one might."""
         if set(self.steps()) != {checkpoint.step for checkpoint in whole}:
             return
+        for path in self.folder.glob(f"{ROWS}/*.tmp"):
+            path.unlink(missing_ok=True)
         named = {name for checkpoint in whole for name in checkpoint.files}
         for name in self._blobs.names(f"{ROWS}/"):
             if name not in named:

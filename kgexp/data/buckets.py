@@ -52,6 +52,11 @@ class Buckets:
         """K."""
         return len(self.bounds) - 1
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a triple, with its weight if it has one."""
+        return 3 * 4 + (0 if self._weights is None else 8)
+
     def sizes(self) -> Int64:
         """int64[K * K], the triples of each bucket."""
         return np.diff(self.offsets)

@@ -86,6 +86,7 @@ class Buffer:
         self.settle()
         self._free += self._slot.values()
         self._slot, self._dirty, self._resident = {}, set(), ()
+        self._number()
 
     def close(self) -> None:
         """Ends the other thread."""

@@ -27,7 +27,7 @@ class PartitionedTable(Table):
     """Rows float[n, d] of which some slices are in memory: `gather` and `update` reach these alone, all else streams.
 
     Args:
-        spec: of the table; its rows are drawn when they are first needed.
+        spec: of the table; its rows are drawn when they are first needed: all at once where there is room for all.
         slices: of its ids.
         slots: slices that have room in memory.
         background: whether slices move while others are trained.
@@ -56,11 +56,13 @@ class PartitionedTable(Table):
         self.local_rows = self._rows.num_rows
         self.dtype, self.device = self._rows.dtype, self._rows.device
         self._candidates: tuple[int, ...] = ()
+        self._fits = not background and slots >= len(slices)
+        self._enter_all()
 
     @property
-    def layout(self) -> dict[str, list[Any]]:
-        """What a row consists of, as JSON values: dtype and shape of each tensor, in the order of its files."""
-        return {name: [str(dtype), list(shape)] for name, (dtype, shape) in self.backing.layout.tensors.items()}
+    def layout(self) -> list[list[Any]]:
+        """What a row consists of, as JSON values: name, dtype and shape of each tensor, in the order of its files."""
+        return [[name, str(dtype), list(shape)] for name, (dtype, shape) in self.backing.layout.tensors.items()]
 
     def enter(self, visit: Visit, following: Sequence[int] = ()) -> None:
         """Makes the slices of a visit resident; those of the visit `following` are fetched meanwhile."""
@@ -130,11 +132,19 @@ class PartitionedTable(Table):
         """Goes on from files that a `commit` gave."""
         self.buffer.clear()
         self.backing.adopt(files, blobs)
+        self._enter_all()
 
     def restart(self, origin: Callable[[range, Rows], None]) -> None:
         """Goes on from rows that `origin` fills in when they are needed."""
         self.buffer.clear()
         self.backing.restart(origin)
+        self._enter_all()
+
+    def _enter_all(self) -> None:
+        """Makes all slices resident where there is room for all: who takes no visits finds every row."""
+        if self._fits:
+            self._candidates = tuple(range(len(self.slices)))
+            self.buffer.enter(self._candidates)
 
     def _read(self, k: int, index: Tensor) -> Tensor:
         """Rows of a slice, counted from its first, ascending."""
@@ -228,10 +238,14 @@ class PartitionedSharding(Sharding):
         return Itinerary(self.partitions, self.parts, self.buffer, self.order, seed, mix=self.mix, spread=self.spread)
 
     @property
+    def ahead(self) -> bool:
+        """Whether another thread fetches what comes next: where all is in memory nothing does."""
+        return self.prefetch and self.buffer < self.partitions
+
+    @property
     def slots(self) -> int:
         """Slices that have room in memory."""
-        spare = 1 if self.prefetch and self.buffer < self.partitions else 0
-        return (self.buffer + spare) * self.parts
+        return (self.buffer + self.ahead) * self.parts
 
     def rows_in_memory(self, num_entities: int, ranks: int | None = None) -> int:
         """See `Sharding.rows_in_memory`."""
@@ -239,7 +253,7 @@ class PartitionedSharding(Sharding):
 
     def entity_table(self, spec: TableSpec) -> PartitionedTable:
         """See `Sharding.entity_table`."""
-        return PartitionedTable(spec, self.slices(spec.num_rows), self.slots, self.prefetch)
+        return PartitionedTable(spec, self.slices(spec.num_rows), self.slots, self.ahead)
 
     def relation_table(self, spec: TableSpec) -> Table:
         """See `Sharding.relation_table`: relations are in memory."""

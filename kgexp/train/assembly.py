@@ -142,7 +142,7 @@ class Parts:
             work += scoring.placed_entities(extent) * model.dim * itemsize
             ranking += block * model.dim * itemsize
         parts = {
-            "a step": work + self._dropout_bytes(extent),
+            "a step": (work + self._dropout_bytes(extent)) * getattr(self.sharding, "workers", 1),  # each has its own
             "ranking": ranking if evaluation["splits"] else 0,
         }
         if kept := scoring.kept_bytes + self._query_bytes + self._kind_bytes:
@@ -160,6 +160,8 @@ class Parts:
             whole = sum(self._table_bytes(extent.entities, model.dim))
             absent = {"absent partitions": whole} if storage.in_memory else {}
             parts = {"partitions": sum(entity), **absent, "relation table": sum(relation)} | parts
+            if isinstance(batches := self.batches(), VisitBatches):
+                parts["triples"] = batches.kept_bytes
             # Checkpoints that stay, the best among them, and what is written before the next one.
             copies = self.config["checkpoint"]["keep"] + 2
             return Estimate(parts, 0, ranks, disk=copies * (whole + sum(relation)))
@@ -198,8 +200,8 @@ class Parts:
                 self.device,
                 self.dtype,
                 self.graph.relation_weights,
-                Cut(sharding.chunks, round(sharding.holdout * MILLION)),
-                sharding.prefetch,
+                Cut(sharding.chunks, min(round(sharding.holdout * MILLION), MILLION - 1)),
+                sharding.ahead,
                 share,
             )
         if scoring.by_query:

@@ -50,7 +50,7 @@ class Tour:
             legs = self._batches.pass_legs(leg.number)[leg.index :]
             self._planned = loads([leg.visit for leg in legs], self._table.buffer.resident) / self._parts
         self._leg = leg
-        self._table.enter(leg.visit, self._batches.after(leg).visit.resident)
+        self._table.enter(leg.visit, self._batches.next_resident(leg))
         if self._held_out is not None and step == leg.start:
             self._before = self._held_out.loss(leg)
 

@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kgexp.data.buckets import Buckets
 from kgexp.data.sides import Side
+from kgexp.errors import ConfigError
 from kgexp.randomness import Float64, Int64
 from kgexp.scoring.batch import Batch
 from kgexp.scoring.pool import Pool
@@ -45,7 +46,7 @@ class Leg:
         last: whether the pass ends with it.
     """
 
-    visit: Visit
+    visit: Visit = field(compare=False)  # follows from the rest, and arrays have no one answer
     number: int
     index: int
     start: int
@@ -114,6 +115,9 @@ class VisitBatches(Calendar):
         cut: which triples a pass trains.
         ahead: whether another thread reads the triples of the next visit meanwhile.
         share: the part of every batch that is wanted.
+
+    Raises:
+        ConfigError: there are more chunks than triples.
     """
 
     def __init__(
@@ -142,6 +146,11 @@ class VisitBatches(Calendar):
         self._coming: tuple[Leg, Future[_Triples]] | None = None
         positions = np.array([len(buckets)])
         self.triples = len(buckets) - int(cut.held(positions)[0])
+        if self.triples < cut.chunks:
+            raise ConfigError(
+                f"sharding.chunks is {cut.chunks}, but there are {self.triples} triples to train, so that some chunks "
+                "would have none: lower it."
+            )
         self.calendar: Calendar = self
 
     def __call__(self, step: int) -> Batch:
@@ -176,6 +185,22 @@ class VisitBatches(Calendar):
     def after(self, leg: Leg) -> Leg:
         """The visit that comes next."""
         return self._legs(leg.number)[leg.index + 1] if not leg.last else self._legs(leg.number + 1)[0]
+
+    def next_resident(self, leg: Leg) -> tuple[int, ...]:
+        """The slices that are in memory once others than now are: in this pass or in the next one."""
+        now = leg.visit.resident
+        for legs in (self._legs(leg.number)[leg.index + 1 :], self._legs(leg.number + 1)):
+            for later in legs:
+                if later.visit.resident != now:
+                    return later.visit.resident
+        return now
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the triples in memory: of the largest visit of the first pass, and of the next if it is read ahead."""
+        sizes = self._buckets.sizes()
+        largest = max(int(sizes[leg.visit.buckets].sum()) for leg in self._legs(0))
+        return largest * self._buckets.row_bytes * (1 if self._pool is None else 2)
 
     def pass_legs(self, number: int) -> Sequence[Leg]:
         """The visits of a pass."""

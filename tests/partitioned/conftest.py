@@ -1,0 +1,23 @@
+import numpy as np
+import pytest
+from small_graph import M, N, configured, graph, graph_folder  # noqa: F401  # fixtures
+
+from kgexp.data.load import load
+
+
+@pytest.fixture(scope="session")
+def weighted(graph_folder, tmp_path_factory):  # noqa: F811
+    """Overrides of a data set whose triples and relations have weights."""
+    folder = tmp_path_factory.mktemp("weighted")
+    random = np.random.default_rng(1)
+    for name in ("train", "valid", "test"):
+        lines = (graph_folder / f"{name}.txt").read_text().splitlines()
+        (folder / f"{name}.txt").write_text("".join(f"{line}\t{random.integers(0, 5) / 2}\n" for line in lines))
+    (folder / "weights.tsv").write_text("r1\t3\nr2\t0.25\n")
+    columns = "dataset.columns=[head,relation,tail,weight]"
+    return f"dataset.path={folder}", columns, f"dataset.relation_weights={folder}/weights.tsv"
+
+
+@pytest.fixture(scope="session")
+def weighted_graph(configured, weighted):  # noqa: F811
+    return load(configured(*weighted)["dataset"])
