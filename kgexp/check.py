@@ -27,6 +27,7 @@ _KINDS: dict[Any, str] = {
     str: "a text",
     list[str]: "a list such as [a,b]",
     dict[str, Any]: "a mapping such as {a: 1}",
+    dict[str, int]: "a mapping such as {user: 1}",
     list[float]: "a list of numbers such as [0.5,0.9]",
     int | None: "a whole number or null",
     float | None: "a number or null",
@@ -180,7 +181,7 @@ def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
     if isinstance(value, (ListConfig, DictConfig)):
         value = OmegaConf.to_container(value)
     choices = spec.metadata.get("choices", ())
-    for item in value if isinstance(value, list) else [value]:
+    for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]:
         if isinstance(item, str) and choices and item not in choices:
             if spec.type == int | str:
                 raise ConfigError(wrong_type(key, given, spec))

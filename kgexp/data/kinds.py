@@ -38,6 +38,13 @@ class Kinds:
         """The entities of the type that a kind has at a side."""
         return self.types[int(self.pairs[kind, side.value])]
 
+    @property
+    def joined(self) -> npt.NDArray[np.bool_]:
+        """bool[T, T]: which (type of the head, type of the tail) are a kind."""
+        joined = np.zeros((len(self.types), len(self.types)), bool)
+        joined[self.pairs[:, 0], self.pairs[:, 1]] = True
+        return joined
+
     def type_at(self, side: Side, relations: npt.NDArray[np.integer]) -> Int64:
         """The type int64[b] that relations int[b] have at a side."""
         types: Int64 = self.pairs[self.of_relations[relations], side.value]

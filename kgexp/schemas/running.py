@@ -72,6 +72,7 @@ class PartitionedSharding:
     holdout: float = number(at_least=0, below=1)
     prefetch: bool = MISSING
     workers: int = number(at_least=1)
+    type_partitions: dict[str, int] = number(at_least=1)
 
 
 @dataclass

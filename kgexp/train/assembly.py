@@ -115,6 +115,7 @@ class Parts:
         buckets = None
         if isinstance(sharding, PartitionedSharding):
             cache = config["dataset"]["cache"]
+            sharding.divide(graph.entities.types, graph.kinds.joined)
             bounds = sharding.slices(graph.num_entities).bounds
             buckets = obtain_buckets(graph, bounds, None if cache is None else Path(cache).expanduser(), say)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world, buckets)
@@ -191,18 +192,20 @@ class Parts:
         share = share or self.share
         sharding = self.sharding
         if isinstance(sharding, PartitionedSharding) and self.buckets is not None and not scoring.by_query:
+            n = self.graph.num_entities
             return VisitBatches(
                 self.buckets,
-                sharding.slices(self.graph.num_entities),
-                sharding.itinerary(seed),
+                sharding.slices(n),
+                sharding.itinerary(n, seed),
                 size,
                 seed,
                 self.device,
                 self.dtype,
                 self.graph.relation_weights,
                 Cut(sharding.chunks, min(round(sharding.holdout * MILLION), MILLION - 1)),
-                sharding.ahead,
+                sharding.ahead(n),
                 share,
+                sharding.cut(n).slice_types,
             )
         if scoring.by_query:
             return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype, share)
@@ -357,7 +360,8 @@ class Parts:
         holdout = None
         if self.sharding.holdout:
             holdout = HeldOut(self.objective, entity, relation, batches, self.config["train"]["batch_size"])
-        return Tour(entity, batches, meter, tracker, self.sharding.parts, holdout)
+        parts = self.sharding.cut(self.graph.num_entities).parts
+        return Tour(entity, batches, meter, tracker, parts, holdout)
 
     def _averaging(self, tables: tuple[Table, ...], total: int, calendar: Calendar) -> Averaging:
         """Of a run of `total` steps. Raises ConfigError where it would never begin."""
