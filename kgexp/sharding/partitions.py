@@ -30,8 +30,8 @@ class Partitions:
 
     @classmethod
     def of(cls, types: Sequence[range], counts: Sequence[int], buffer: int, slices: int, joined: Bool) -> "Partitions":
-        """With room for `buffer` partitions, each made of `slices`, or of one where all are in memory, as nothing has to
-        be regrouped then."""
+        """With room for `buffer` partitions, each made of `slices`; of one slice where all are in memory, as there is
+        nothing to regroup then."""
         coming = sum(count for count in counts if count > 1)
         return cls(types, counts, min(buffer, coming), 1 if buffer >= coming else slices, joined)
 

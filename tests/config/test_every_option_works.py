@@ -19,6 +19,7 @@ EPOCHS = {"train.steps": None, "train.epochs": 3}
 OFFLINE = {"tracking.mode": "offline"}
 ALONE = {"dataset.path": "{graphs}/alone"}
 TYPED = {"dataset.path": "{graphs}/typed"}
+TYPED_RUN = TYPED | {"dataset.relation_types": "{graphs}/types.tsv"}
 WHOLE = {"dataset.path": "{graphs}/whole.tsv"}
 
 
@@ -118,6 +119,9 @@ CASES = {
     "sharding=rowwise sharding.ranks": Case("files", 3),
     "sharding=replicated sharding.ranks": Case("result", 3),
     "sharding.timeout": Case("waits", 77.0),
+    "sharding.type_partitions": Case(
+        "tables", {"user": 1}, TYPED_RUN | {"scoring": "negatives", "sharding.partitions": 3, "sharding.buffer": 2}
+    ),
     "sharding.wire_dtype": Case("tables", "bfloat16"),
     "storage.path": Case("refusal", "/proc/nowhere"),
     "storage.url": Case("refusal", "nowhere"),
