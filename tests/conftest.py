@@ -1,10 +1,11 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+from s3_server import s3_server
 
 from kgexp.config import config_dir
 
@@ -41,3 +42,10 @@ def composed() -> Callable[..., DictConfig]:
             return compose("config", overrides=["name=test", *arguments], **options)
 
     return command
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, Any]]:
+    """Options of fsspec for an S3 server with the bucket `graphs`."""
+    with s3_server() as options:
+        yield options

@@ -1,7 +1,13 @@
-"""Checkpoints behind a URL, where nothing can be renamed: one is there once its index is, which is written last."""
+"""Checkpoints behind a URL, where nothing can be renamed: one is there once its index is, which is written last.
+
+step_0000001000/index.json             what it consists of, with the trainer's state and the configuration
+step_0000001000/8f03a1c2-relation-….   files of this writer: another one cannot touch what the index names
+rows/entity-00017.000042-….            rows of slices, which several checkpoints may name
+"""
 
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +39,7 @@ class RemoteCheckpointStore(CheckpointStore):
     def __init__(self, blobs: Blobs, keep: int) -> None:
         super().__init__(Path(), keep)
         self._blobs = blobs
+        self._nonce = uuid.uuid4().hex[:8]
 
     def __str__(self) -> str:
         return self._blobs.describe("")
@@ -44,7 +51,7 @@ class RemoteCheckpointStore(CheckpointStore):
         state: Mapping[str, Any],
         config: Mapping[str, Any],
         vocabularies: Mapping[str, Path],
-    ) -> None:
+    ) -> Path:
         """See `CheckpointStore.save`. Of two writers of a step one wins; the other gets a CheckpointError."""
         name = f"step_{step:010d}"
         if step not in self.steps():
@@ -53,15 +60,19 @@ class RemoteCheckpointStore(CheckpointStore):
             sizes = {}
             for table in tables.values():
                 if table.name not in rows:
-                    file = shard_files(table)[0]
+                    file = self._own(shard_files(table)[0])
                     sizes[file] = self._blobs.write(f"{name}/{file}", shard_parts(own_rows(table, 0), 0))
             for file, source in vocabularies.items():
-                sizes[file] = self._blobs.write(f"{name}/{file}", _blocks(source))
-            for file, value in (("state.json", state), ("config.json", config)):
-                sizes[file] = self._blobs.write(f"{name}/{file}", [json.dumps(value, indent=1).encode()])
+                sizes[self._own(file)] = self._blobs.write(f"{name}/{self._own(file)}", _blocks(source))
             self._blobs.sync(f"{name}/{file}" for file in sizes)
-            self._commit(f"{name}/{_INDEX}", json.dumps(index_of(step, tables, rows, sizes), indent=1).encode())
+            index = index_of(step, tables, rows, sizes, self._own) | {"state": state, "config": config}
+            self._commit(f"{name}/{_INDEX}", json.dumps(index, indent=1).encode())
         self._prune()
+        return Path(name)
+
+    def _own(self, file: str) -> str:
+        """The name of a file that another writer of the same step does not write."""
+        return f"{self._nonce}-{file}"
 
     def _commit(self, name: str, index: bytes) -> None:
         if self._blobs.create(name, index):

@@ -75,8 +75,8 @@ class Checkpoint:
                     f"{self._blobs.describe(self._name(name))} is missing or not {size} bytes long: the checkpoint is "
                     "damaged; take another one"
                 )
-        self.state: dict[str, Any] = self._json("state.json")
-        self.config: dict[str, Any] = self._json("config.json")
+        self.state: dict[str, Any] = self._index.get("state") or self._json("state.json")
+        self.config: dict[str, Any] = self._index.get("config") or self._json("config.json")
 
     def __str__(self) -> str:
         return self._blobs.describe(self.path.name)
@@ -155,7 +155,7 @@ class CheckpointStore:
 
     Args:
         folder: made at the first save.
-        keep: newest checkpoints that stay; those that one of them calls its best stay too.
+        keep: newest checkpoints that stay; those that one of them calls its best, and snapshots, stay too.
         world: the ranks that write and read together: `save` and `newest` are for all of them to call.
     """
 
@@ -172,7 +172,7 @@ class CheckpointStore:
         state: Mapping[str, Any],
         config: Mapping[str, Any],
         vocabularies: Mapping[str, Path],
-    ) -> None:
+    ) -> Path:
         """Writes a checkpoint and removes the ones that are not kept.
 
         A step that is there already stays as it is: its tables are the same, and what its state lacks, such as an
@@ -181,8 +181,9 @@ class CheckpointStore:
         Args:
             step: steps trained so far.
             tables: by name; each rank writes the rows that it owns by `Table.bounds`.
-            state: JSON values; `state["best"]["step"]`, where there is one, names the checkpoint to keep. Like the
-                configuration and the vocabularies, rank 0's are written.
+            state: JSON values; `state["best"]["step"]`, where there is one, names the checkpoint to keep, and a true
+                `state["snapshot"]` keeps this one for good. Like the configuration and the vocabularies, rank 0's are
+                written.
             config: the resolved configuration.
             vocabularies: file name in the checkpoint to a file that never changes, linked or copied.
 
@@ -207,6 +208,7 @@ class CheckpointStore:
 
             by_first(world, "checkpoint commit", commit)
         by_first(world, "checkpoint pruning", self._prune)
+        return final
 
     def __str__(self) -> str:
         return str(self.folder)
@@ -289,7 +291,7 @@ class CheckpointStore:
         """The steps that stay."""
         newest = sorted(whole)[-self._keep :]
         best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
-        return set(newest) | {step for step in whole if step in best}
+        return set(newest) | {step for step in whole if step in best or whole[step].state.get("snapshot")}
 
     def _prune_rows(self, whole: Iterable[Checkpoint]) -> None:
         """Removes files of rows that no checkpoint names, unless a damaged one might."""

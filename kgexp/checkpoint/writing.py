@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -99,14 +99,18 @@ def write_rest(
 
 
 def index_of(
-    step: int, tables: Mapping[str, Table], rows: Mapping[str, Mapping[int, RowFile]], sizes: Mapping[str, int]
+    step: int,
+    tables: Mapping[str, Table],
+    rows: Mapping[str, Mapping[int, RowFile]],
+    sizes: Mapping[str, int],
+    named: Callable[[str], str] = str,
 ) -> dict[str, Any]:
-    """The index of a checkpoint whose own files have these sizes; see `write_rest`."""
+    """The index of a checkpoint whose own files have these sizes, and are `named` so; see `write_rest`."""
     of_tables: dict[str, Any] = {}
     shared: dict[str, int] = {}
     details: dict[str, Any] = {}
     for name, table in tables.items():
-        files = list(shard_files(table).values())
+        files = [named(file) for file in shard_files(table).values()]
         if isinstance(table, PartitionedTable):
             files = [f"../{file.name}" for file in rows[name].values()]
             shared |= {f"../{file.name}": file.size for file in rows[name].values()}

@@ -152,6 +152,7 @@ class Checkpoint:
     every_epochs: int = number(at_least=0)
     every_steps: int = number(at_least=0)
     keep: int = number(at_least=1)
+    snapshot_epochs: int = number(at_least=0)
 
 
 @dataclass

@@ -264,6 +264,7 @@ class Parts:
             total=batches.calendar.steps(train["epochs"]) if train["steps"] is None else train["steps"],
             evaluate=_cadence(config["evaluation"]),
             checkpoint=_cadence(config["checkpoint"]),
+            snapshot=Cadence(config["checkpoint"]["snapshot_epochs"], 0),
             log_steps=config["tracking"]["every_steps"],
         )
         return Trainer(

@@ -32,10 +32,12 @@ class Plan:
         total: steps in all.
         evaluate: when the validation split is ranked; it always is after the last step.
         checkpoint: when a checkpoint is written; it always is after the last step and when validation improved.
+        snapshot: when a checkpoint is written that is never removed.
         log_steps: a row of training metrics every so many steps.
     """
 
     total: int
     evaluate: Cadence
     checkpoint: Cadence
+    snapshot: Cadence
     log_steps: int

@@ -119,6 +119,7 @@ class Trainer:
         """What the next steps depend on besides the tables, as JSON values; and `model_weight`, for readers."""
         return {
             "step": self.step,
+            "snapshot": self._due(self.plan.snapshot),
             "trained": self.trained,
             "evaluated": self.evaluated,
             "best": self.best.state_dict(),
@@ -175,7 +176,7 @@ class Trainer:
         """One past the last step, up to `limit`, between which and the next one nothing but training happens."""
         limit = min(limit, self.plan.total, limit if self.tour is None else self.tour.stop)
         for step in range(self.step + 1, limit):
-            if self._due(self.plan.evaluate, step) or self._due(self.plan.checkpoint, step):
+            if any(self._due(what, step) for what in (self.plan.evaluate, self.plan.checkpoint, self.plan.snapshot)):
                 return step
         return limit
 
@@ -184,7 +185,8 @@ class Trainer:
         improved = False
         if self.validates and self.evaluated != self.step and self._due(self.plan.evaluate) and not stop.requested:
             improved = self._evaluate(learn=True)
-        if improved or stop.requested or self.finished or self._due(self.plan.checkpoint):
+        due = self._due(self.plan.checkpoint) or self._due(self.plan.snapshot)
+        if improved or stop.requested or self.finished or due:
             self.meter.flush()
             with self.stages.stage("checkpoint", self.step):
                 check_finite((self.entity, self.relation), self.step)

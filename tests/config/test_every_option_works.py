@@ -60,6 +60,7 @@ CASES = {
     "checkpoint.every_epochs": Case("files", 1, EPOCHS | {"checkpoint.keep": 9}),
     "checkpoint.every_steps": Case("files", 1, {"checkpoint.keep": 9}),
     "checkpoint.keep": Case("files", 1, ALL_STEPS),
+    "checkpoint.snapshot_epochs": Case("files", 1, EPOCHS | {"checkpoint.keep": 1, "checkpoint.every_epochs": 0}),
     "averaging.start": Case("tables", 0.0, {"averaging.every_steps": 1}),
     "averaging.every_epochs": Case("refusal", 0, {"averaging.start": 0.0}),
     "averaging.every_steps": Case("tables", 2, {"averaging.start": 0.0}),

@@ -11,52 +11,35 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from s3_server import NEEDS_S3
 
 from kgexp.errors import CheckpointError, ConfigError
+from kgexp.storage.base import Storage
 from kgexp.storage.blobs import Blobs, LocalBlobs
 from kgexp.storage.local import LocalStorage
 from kgexp.storage.memory import MemoryStorage
 from kgexp.storage.remote import RemoteBlobs, RemoteStorage
 
 KINDS = ["folder", "file://", "memory://", "s3://"]
-NEEDS_S3 = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("moto", "s3fs"))), reason="moto and s3fs are not installed"
-)
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, Any]]:
-    """Options for a server with the bucket `graphs`."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "of-nobody")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        from aiobotocore.session import AioSession
-        from fsspec import filesystem
-        from moto.server import ThreadedMotoServer
-
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        options = {"endpoint_url": f"http://{host}:{port}", "session": AioSession()}  # one, which is slow to make
-        filesystem("s3", **options, skip_instance_cache=True).mkdir("graphs")
-        yield options
-        server.stop()
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=NEEDS_S3 if kind == "s3://" else ()) for kind in KINDS])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
     """Blobs of every kind, of which there are none yet."""
     if request.param == "folder":
-        return MemoryStorage().blobs(tmp_path / "run")
+        return opened(MemoryStorage(), tmp_path / "run")
     if request.param == "s3://":
-        return RemoteStorage(f"s3://graphs/{next(_numbers)}", request.getfixturevalue("s3"), 2).blobs(tmp_path)
+        return RemoteStorage(f"s3://graphs/{next(_numbers)}", request.getfixturevalue("s3"), 2).blobs()
     place = f"file://{tmp_path}/run/" if request.param == "file://" else f"memory://graphs/{next(_numbers)}"
-    return RemoteStorage(place, {}, 2).blobs(tmp_path)
+    return RemoteStorage(place, {}, 2).blobs()
+
+
+def opened(storage: Storage, folder: Path) -> Blobs:
+    storage.open(folder)
+    return storage.blobs()
 
 
 def read(blobs: Blobs, name: str, start: int, size: int) -> bytes:
@@ -180,10 +163,10 @@ def test_threads_read_and_write_at_once(blobs: Blobs) -> None:
 
 
 def test_a_local_blob_is_a_file_and_temporary_ones_are_none(tmp_path: Path) -> None:
-    blobs = LocalStorage(str(tmp_path / "tables")).blobs(tmp_path / "run")
+    blobs = opened(LocalStorage(str(tmp_path / "tables")), tmp_path / "run")
     blobs.write("rows/a", [b"x"])
-    assert (tmp_path / "run/rows/a").read_bytes() == b"x"
-    (tmp_path / "run/rows/b.17.0.tmp").write_bytes(b"killed")
+    assert (tmp_path / "run/checkpoints/rows/a").read_bytes() == b"x"
+    (tmp_path / "run/checkpoints/rows/b.17.0.tmp").write_bytes(b"killed")
     assert blobs.names() == ["rows/a"]
 
 
