@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, get_origin
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -122,7 +122,7 @@ def _mappings() -> Iterator[str]:
     """The keys of groups that hold mappings, with keys as they come."""
     for group, schemas in SCHEMAS.items():
         for schema in schemas.values():
-            yield from (f"{group}.{f.name}" for f in fields(schema) if f.type == dict[str, Any])
+            yield from (f"{group}.{f.name}" for f in fields(schema) if get_origin(f.type) is dict)
 
 
 def wrong_type(key: str, value: Any, spec: Field[Any] | None) -> str:
