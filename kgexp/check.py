@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, get_origin
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -27,6 +27,7 @@ _KINDS: dict[Any, str] = {
     str: "a text",
     list[str]: "a list such as [a,b]",
     dict[str, Any]: "a mapping such as {a: 1}",
+    dict[str, int]: "a mapping such as {user: 1}",
     list[float]: "a list of numbers such as [0.5,0.9]",
     int | None: "a whole number or null",
     float | None: "a number or null",
@@ -121,7 +122,7 @@ def _mappings() -> Iterator[str]:
     """The keys of groups that hold mappings, with keys as they come."""
     for group, schemas in SCHEMAS.items():
         for schema in schemas.values():
-            yield from (f"{group}.{f.name}" for f in fields(schema) if f.type == dict[str, Any])
+            yield from (f"{group}.{f.name}" for f in fields(schema) if get_origin(f.type) is dict)
 
 
 def wrong_type(key: str, value: Any, spec: Field[Any] | None) -> str:
@@ -180,7 +181,7 @@ def _value(key: str, given: Any, typed: DictConfig, spec: Field[Any]) -> Any:
     if isinstance(value, (ListConfig, DictConfig)):
         value = OmegaConf.to_container(value)
     choices = spec.metadata.get("choices", ())
-    for item in value if isinstance(value, list) else [value]:
+    for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]:
         if isinstance(item, str) and choices and item not in choices:
             if spec.type == int | str:
                 raise ConfigError(wrong_type(key, given, spec))

@@ -185,8 +185,14 @@ def _partitioned(config: dict[str, Any]) -> None:
     sharding = config["sharding"]
     if schema_of("sharding", sharding["_target_"]) is not PartitionedSharding:
         return
-    partitions, buffer = sharding["partitions"], sharding["buffer"]
-    if partitions > 1 and buffer < 2:
+    partitions, buffer, of_types = sharding["partitions"], sharding["buffer"], sharding["type_partitions"]
+    typed = config["dataset"]["relation_types"] is not None
+    if of_types and not typed:
+        raise ConfigError(
+            f"sharding.type_partitions names {', '.join(of_types)}, but dataset.relation_types=null says of no entity "
+            "what type it has: give it the file, or set sharding.partitions alone."
+        )
+    if max(partitions, *of_types.values(), 1) > 1 and buffer < 2:
         raise ConfigError(
             "sharding.buffer is 1, but the two ends of a triple may lie in two partitions: set it to 2 or more."
         )
@@ -207,17 +213,20 @@ def _partitioned(config: dict[str, Any]) -> None:
                 f"sharding.{name} is {sharding[name]}, but scoring=kvsall trains queries, which no bucket has: set it "
                 f"to {str(usual).lower()}, or choose another scoring."
             )
-    if buffer >= partitions:
+    whole = "sharding.buffer to sharding.partitions"
+    if typed:  # how many types there are is not known yet
+        whole = "sharding.partitions, and whatever sharding.type_partitions names, to 1"
+    if max(partitions, *of_types.values(), 1) == 1 or (buffer >= partitions and not typed):
         return
     if by_query:
         raise ConfigError(
             "scoring=kvsall needs all answers of a query in memory at once, and sharding=partitioned has some of them: "
-            "choose scoring=onevsall or negatives, or sharding=rowwise, or set sharding.buffer to sharding.partitions."
+            f"choose scoring=onevsall or negatives, or sharding=rowwise, or set {whole}."
         )
     if config["averaging"]["start"] is not None:
         raise ConfigError(
             "averaging.start averages every row at once, and sharding=partitioned has some of them in memory: set it "
-            "to null, or sharding.buffer to sharding.partitions."
+            f"to null, or {whole}."
         )
 
 

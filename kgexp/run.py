@@ -131,6 +131,8 @@ class _Session:
         if self._world.size > 1:
             self._say(owners.line("entity"))
         self._say(estimate.line())
+        if graph.relation_types is not None and self._config["evaluation"]["splits"]:
+            self._say("queries are ranked against the entities of the answer's type")
         # Before any rank takes its own: what is free is for all ranks of the machine.
         free, for_state = (self._free(place) for place in (device, state_device))
         with together(self._world, "memory"):
@@ -243,8 +245,8 @@ class _Session:
         if checkpoint.state["fingerprint"] != graph.fingerprint:
             raise CheckpointError(
                 f"{checkpoint} was trained on other data (fingerprint {checkpoint.state['fingerprint']}, now "
-                f"{graph.fingerprint}): restore the files of dataset.path and dataset.relation_weights, or start a new "
-                "run"
+                f"{graph.fingerprint}): restore the files of dataset.path, dataset.relation_types and "
+                "dataset.relation_weights, or start a new run"
             )
         with together(self._world, "the checkpoint"):
             for table in tables.values():

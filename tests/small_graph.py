@@ -29,6 +29,24 @@ def graph_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def typed(tmp_path_factory):
+    """The settings of a graph of 300 users, 40 items and 3 tags, joined by relations of three kinds."""
+    folder = tmp_path_factory.mktemp("typed")
+    random = np.random.default_rng(1)
+    lines = [
+        f"u{i % 300}\t{'likes' if i % 3 else 'owns'}\ti{random.integers(40) if i > 400 else i % 40}\n"
+        for i in range(900)
+    ]
+    lines += [f"u{i % 300}\tknows\tu{random.integers(300)}\n" for i in range(301)]
+    lines += [f"i{i % 40}\thas\tt{random.integers(3)}\n" for i in range(83)]
+    lines = [lines[i] for i in random.permutation(len(lines))]
+    for name, part in (("train", lines[:-90]), ("valid", lines[-90:-40]), ("test", lines[-40:])):
+        (folder / f"{name}.txt").write_text("".join(part))
+    (folder / "types.tsv").write_text("likes\tuser\titem\nowns\tuser\titem\nknows\tuser\tuser\nhas\titem\ttag\n")
+    return f"dataset.path={folder}", f"dataset.relation_types={folder / 'types.tsv'}"
+
+
+@pytest.fixture(scope="session")
 def configured(composed, graph_folder):
     """`GROUP=CHOICE` and `KEY=VALUE` to a checked configuration; Hydra composes once, which is what takes the time."""
     base = composed("dataset=files", f"dataset.path={graph_folder}", "dataset.cache=null", "train.device=cpu")

@@ -34,6 +34,10 @@ class Source:
         """Whether one file holds all triples and is yet to be split."""
         return self.files[0][0] == WHOLE
 
+    def with_file(self, role: str, path: Path) -> "Source":
+        """The same with one file more."""
+        return Source(self.path, (*self.files, (role, path)))
+
 
 def find(path: str) -> Source:
     """The files behind `dataset.path`: a folder, a file, or `package:NAME` for a set that comes with kgexp.

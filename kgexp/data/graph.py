@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import numpy.typing as npt
 from kgexp.data.cache import read_index
 from kgexp.data.files import SPLITS
 from kgexp.data.indexing import write_known
+from kgexp.data.kinds import Kinds
 from kgexp.data.known import KnownTriples
 from kgexp.data.pace import Pace
 from kgexp.data.report import DataReport, examine
 from kgexp.data.vocabulary import Vocabulary
 
 _ENTITIES, _RELATIONS = "entities.arrow", "relations.arrow"
+
+RELATION_TYPES = "relation_types"
+"""The file of `Graph.relation_types` in a folder, without its ending; there is none without types."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class Graph:
         known: the filter index.
         report: counts, and what is unusual.
         relation_weights: float64[m], which multiply the weights of their triples; None if all are 1.
+        relation_types: int32[m, 2], the types of every relation's heads and tails, as numbers of `entities.types`;
+            None where entities have no types.
     """
 
     name: str
@@ -65,6 +72,7 @@ class Graph:
     known: KnownTriples
     report: DataReport
     relation_weights: npt.NDArray[np.float64] | None = None
+    relation_types: npt.NDArray[np.int32] | None = None
 
     @property
     def num_entities(self) -> int:
@@ -75,6 +83,12 @@ class Graph:
     def num_relations(self) -> int:
         """m, counted over all splits."""
         return len(self.relations)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The kinds of triples; one, of all entities, where these have no types."""
+        ends = np.zeros((self.num_relations, 2), np.int32) if self.relation_types is None else self.relation_types
+        return Kinds.of([range(start, stop) for _, start, stop in self.entities.types], ends)
 
     @property
     def vocabulary_files(self) -> dict[str, Path]:
@@ -122,7 +136,8 @@ def open_graph(folder: Path, name: str, fingerprint: str) -> Graph:
     entities, relations = Vocabulary.load(folder / _ENTITIES), Vocabulary.load(folder / _RELATIONS)
     known = KnownTriples.from_arrays(len(relations), arrays)
     report = DataReport.from_dict(read_index(folder)["report"])
-    return Graph(name, fingerprint, train, valid, test, entities, relations, known, report)
+    types = arrays.get(RELATION_TYPES)
+    return Graph(name, fingerprint, train, valid, test, entities, relations, known, report, relation_types=types)
 
 
 def split_file(folder: Path, split: str, what: str) -> Path:

@@ -1,7 +1,7 @@
 """Loading a data set: from the `dataset` group of the configuration to a graph, through the cache."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +13,15 @@ import numpy.typing as npt
 from kgexp.data import cache, files, splitting
 from kgexp.data.encoding import Encoder, Triples, Weights
 from kgexp.data.files import SPLITS, Source
-from kgexp.data.graph import Graph, Split, open_graph, split_file, write_graph
+from kgexp.data.graph import RELATION_TYPES, Graph, Split, open_graph, split_file, write_graph
 from kgexp.data.layout import Layout
 from kgexp.data.pace import Pace
 from kgexp.data.reading import Columns, ahead, read
+from kgexp.data.relation_types import RelationTypes
 from kgexp.data.relation_weights import read_relation_weights
 from kgexp.data.rowfile import RowFile, pieces
 from kgexp.data.splitting import Shares
-from kgexp.data.vocabulary import Vocabulary, shuffled
+from kgexp.data.vocabulary import EntityType, Vocabulary, shuffled
 from kgexp.errors import DataError
 from kgexp.world import World
 
@@ -46,8 +47,8 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
     Weights of relations are read each time, so that they may change while the cache stays.
 
     Args:
-        dataset: `name`, `path`, `columns`, `header`, `valid`, `test`, `split_seed`, `relation_weights` and
-            `cache`.
+        dataset: `name`, `path`, `columns`, `header`, `valid`, `test`, `split_seed`, `relation_types`,
+            `relation_weights` and `cache`.
         say: is told, in a sentence each, about steps that may take a while.
 
     Raises:
@@ -57,9 +58,11 @@ def load(dataset: Mapping[str, Any], say: Callable[[str], None] = _silent) -> Gr
     layout = Layout.of(dataset["columns"], bool(dataset["header"]))
     source = files.find(str(dataset["path"]))
     shares = Shares(dataset["valid"], dataset["test"], dataset["split_seed"]) if source.whole else None
-    fingerprint = files.fingerprint([FORMAT_VERSION, layout, shares], source)
+    types = None if dataset["relation_types"] is None else Path(dataset["relation_types"]).expanduser()
+    content = source if types is None else source.with_file(RELATION_TYPES, types)
+    fingerprint = files.fingerprint([FORMAT_VERSION, layout, shares], content)
     place = None if dataset["cache"] is None else Path(dataset["cache"]).expanduser()
-    folder = cache.obtain(place, fingerprint, lambda folder: _build(folder, source, layout, shares, say))
+    folder = cache.obtain(place, fingerprint, lambda folder: _build(folder, source, layout, shares, types, say))
     graph = open_graph(folder, str(dataset["name"]), fingerprint)
     weights = dataset["relation_weights"]
     return graph if weights is None else _weighted(graph, Path(weights).expanduser())
@@ -112,7 +115,7 @@ def _any_weighs(split: Split, relation_weights: np.ndarray[Any, np.dtype[np.floa
 
 
 def _build(
-    folder: Path, source: Source, layout: Layout, shares: Shares | None, say: Callable[[str], None]
+    folder: Path, source: Source, layout: Layout, shares: Shares | None, types: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Reads the source and writes its graph into an empty folder; returns the index of the folder.
 
@@ -121,7 +124,8 @@ def _build(
     """
     encoder = Encoder()
     sources = dict(source.files)
-    for role in sources if source.whole else SPLITS:
+    roles = tuple(sources) if source.whole else SPLITS
+    for role in roles:
         blocks: Iterable[Columns] = ()
         if role in sources:
             say(f"Reading {sources[role]}")
@@ -132,23 +136,48 @@ def _build(
     entities, places = encoder.entities.by_first_appearance()
     # Relations are few and keep the order of first appearance.
     relations, relation_ids = encoder.relations.by_first_appearance()
-    order, ids = shuffled(len(entities))
+    of_relations = Vocabulary(encoder.relations.names(relations), "relation")
     notes: list[str] = []
+    ranges: list[EntityType] = []
+    if types is None:
+        order, ids = shuffled(len(entities))
+    else:
+        of_numbers, ranges = _types(folder, types, roles, encoder, relation_ids, of_relations)
+        order, ids = shuffled(len(entities), of_numbers[entities])
+        notes = [f"types of entities: {', '.join(f'{stop - start:,} {name}' for name, start, stop in ranges)}"]
     if shares is None:
         ids = ids[places]
         for role in SPLITS:
             _write_ids(folder, role, _opened(folder, role, _NUMBERS), ids, relation_ids)
     else:
-        notes = _cut(folder, shares, places, relation_ids, ids)
+        notes += _cut(folder, shares, places, relation_ids, ids)
     for path in folder.glob(f"*_{_NUMBERS}.npy"):
         path.unlink()
     if layout.weighted and not any(piece.any() for piece in pieces(_opened(folder, "train", "weights"))):
         raise DataError(f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights.")
 
-    of_entities = Vocabulary(encoder.entities.names(entities[order]), "entity")
-    of_relations = Vocabulary(encoder.relations.names(relations), "relation")
+    of_entities = Vocabulary(encoder.entities.names(entities[order]), "entity", ranges)
     del encoder, entities, places, order, ids
     return {"version": FORMAT_VERSION, **write_graph(folder, of_entities, of_relations, tuple(notes), say)}
+
+
+def _types(
+    folder: Path, path: Path, roles: Iterable[str], encoder: Encoder, relation_ids: Ids, relations: Vocabulary
+) -> tuple[Ids, list[EntityType]]:
+    """The type int32[n] of every provisional number, and of each type its ids; writes the types of relations."""
+    types = RelationTypes.read(path, relations)
+    np.save(folder / f"{RELATION_TYPES}.npy", types.ends, allow_pickle=False)
+
+    def triples() -> Iterator[Triples]:
+        for role in roles:
+            for piece in pieces(_opened(folder, role, _NUMBERS)):
+                yield np.stack([piece[:, 0], relation_ids[piece[:, 1]], piece[:, 2]], axis=1)
+
+    def name(number: int) -> str:
+        return str(encoder.entities.names(np.array([number]))[0])
+
+    of_numbers = types.of_entities(triples(), len(encoder.entities), name, relations.name)
+    return of_numbers, types.ranges(of_numbers)
 
 
 def _write_numbers(

@@ -127,15 +127,20 @@ class Vocabulary:
         return difflib.get_close_matches(name, pool.slice(0, _POOL).to_pylist(), cutoff=0.7)
 
 
-def shuffled(n: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def shuffled(
+    n: int, types: npt.NDArray[np.integer] | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """The fixed order in which n names, numbered by first appearance, get their ids.
 
-    Contiguous ranges of ids are then fair samples of the names. No option or seed moves an id.
+    Contiguous ranges of ids are then fair samples of the names: of each type where names have `types` int[n], which
+    follow one another. No other option and no seed moves an id.
 
     Returns:
         int64[n] the number of first appearance of each id, and its inverse int32[n], the id of each number.
     """
     order = np.argsort(randomness.bits(randomness.key(Purpose.VOCABULARY), np.arange(n)), kind="stable")
+    if types is not None:
+        order = order[np.argsort(types[order], kind="stable")]
     ids = np.empty(n, np.int32)
     ids[order] = np.arange(n, dtype=np.int32)
     return order, ids

@@ -1,4 +1,4 @@
-"""Batches of queries with the triples that are known to answer them."""
+"""Batches of queries with the triples that are known to answer them, and the entities that may."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ class Batch:
         entity: int64[p], ascending.
         splits: uint8[p], the splits that hold the known triple, as `KnownTriples.lookup` gives them.
         own: uint8[b], the splits that hold the query's own triple.
+        ids: the entities that are candidates, known or not: those of the answers' type.
     """
 
     side: Side
@@ -35,6 +36,7 @@ class Batch:
     entity: Int64
     splits: npt.NDArray[np.uint8]
     own: npt.NDArray[np.uint8]
+    ids: range
 
     def __len__(self) -> int:
         return len(self.triples)
@@ -54,9 +56,9 @@ class Batch:
         return np.bincount(self.query[(self.splits & mask) != 0], minlength=len(self)).astype(np.int64)
 
 
-def batches(known: KnownTriples, side: Side, triples: Int64, size: int) -> Iterator[Batch]:
-    """Cuts `triples` int64[N, 3] into batches of at most `size`, and of fewer where more than `KNOWN` known
-    triples come together: the queries of a hub would not fit the memory otherwise."""
+def batches(known: KnownTriples, side: Side, triples: Int64, size: int, ids: range) -> Iterator[Batch]:
+    """Cuts `triples` int64[N, 3], whose candidates are `ids`, into batches of at most `size`, and of fewer where more
+    than `KNOWN` known triples come together: the queries of a hub would not fit the memory otherwise."""
     pieces: list[tuple[Int64, Int64, npt.NDArray[np.uint8]]] = []
     start = held = 0
     step = min(PIECE, size)
@@ -64,19 +66,21 @@ def batches(known: KnownTriples, side: Side, triples: Int64, size: int) -> Itera
         query, entity, splits = known.lookup(side, triples[at : at + step])
         stop = min(at + step, len(triples))
         if pieces and (stop - start > size or held + len(query) > KNOWN):
-            yield _batch(side, start, triples[start:at], pieces)
+            yield _batch(side, start, triples[start:at], pieces, ids)
             start, held, pieces = at, 0, []
         pieces.append((query + (at - start), entity, splits))
         held += len(query)
     if pieces:
-        yield _batch(side, start, triples[start:], pieces)
+        yield _batch(side, start, triples[start:], pieces, ids)
 
 
-def _batch(side: Side, start: int, triples: Int64, pieces: list[tuple[Int64, Int64, npt.NDArray[np.uint8]]]) -> Batch:
+def _batch(
+    side: Side, start: int, triples: Int64, pieces: list[tuple[Int64, Int64, npt.NDArray[np.uint8]]], ids: range
+) -> Batch:
     query, entity, splits = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     mine = entity == triples[query, side.column]
     own = np.zeros(len(triples), dtype=np.uint8)
     own[query[mine]] = splits[mine]
     others = np.flatnonzero(~mine)
     others = others[np.argsort(entity[others])]
-    return Batch(side, start, triples, query[others], entity[others], splits[others], own)
+    return Batch(side, start, triples, query[others], entity[others], splits[others], own, ids)

@@ -1,4 +1,7 @@
-"""Filtered ranking against all entities, exact for any block size, batch, number of threads and sharding."""
+"""Filtered ranking against all entities, exact for any block size, batch, number of threads and sharding.
+
+Where entities have types, all are those of the type that the query's relation has on the side of the answer.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,9 +71,8 @@ class Ranker:
         nonfinite = in_train = done = 0
         with _full_precision():
             for side in Side:
-                for batch in batches(self.graph.known, side, triples, self.queries):
-                    piece = slice(batch.start, batch.start + len(batch))
-                    counts[:, :, piece, side.value], nan = self._rank(batch, list(filters.values()))
+                for batch, places in self._batches(side, triples):
+                    counts[:, :, places, side.value], nan = self._rank(batch, list(filters.values()))
                     nonfinite += nan
                     in_train += int(((batch.own & TRAIN) != 0).sum()) if side is Side.TAIL else 0
                     done += len(batch)
@@ -89,6 +91,15 @@ class Ranker:
             nonfinite=nonfinite,
             nonfinite_rows=nonfinite_rows(self.entity, self.relation, self.block),
         )
+
+    def _batches(self, side: Side, triples: Int64) -> Iterator[tuple[Batch, Int64]]:
+        """Batches of queries whose answers have one type, and the places int64[b] of their triples in the list."""
+        kinds = self.graph.kinds
+        types = kinds.type_at(side, triples[:, 1])
+        for number, ids in enumerate(kinds.types):
+            places = np.flatnonzero(types == number)
+            for batch in batches(self.graph.known, side, triples[places], self.queries, ids):
+                yield batch, places[batch.start : batch.start + len(batch)]
 
     def _rank(self, batch: Batch, masks: list[int]) -> tuple[Int64, int]:
         """int64[3, f, b]: greater, equal and |C| under each mask, and the number of NaN scores."""
@@ -121,7 +132,7 @@ class Ranker:
         answers = torch.from_numpy(batch.answers.copy()).to(device)
         query, entity, splits = (torch.from_numpy(x).to(device) for x in (batch.query, batch.entity, batch.splits))
         nan = 0
-        for block in self.entity.local_blocks(self.block):
+        for block in self.entity.local_blocks(self.block, ids=batch.ids):
             comparison = Comparison(self.model, queries, block.rows, answers - block.start)
             found[0] += comparison.greater
             found[1] += comparison.equal
@@ -129,7 +140,7 @@ class Ranker:
             known = batch.between(block.start, block.stop)
             removed = torch.stack([(splits[known] & mask) != 0 for mask in masks])
             subtract(found, comparison, query[known], entity[known] - block.start, removed)
-        candidates = self.graph.num_entities - np.stack([batch.known(mask) for mask in masks])
+        candidates = len(batch.ids) - np.stack([batch.known(mask) for mask in masks])
         return found, candidates, nan
 
 

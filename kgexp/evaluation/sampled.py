@@ -31,7 +31,7 @@ def sampled_name(candidates: int) -> str:
 
 class SampledRanker(Ranker):
     """Ranks each answer among `candidates` entities drawn uniformly, with replacement, without the known
-    ones.
+    ones; of the answer's type where entities have types.
 
     Which are drawn depends on the seed, the side and the triple's ids alone. Drawn entities that a known
     triple of the filter's splits names, and the answer, are taken out, so |C| is at most `candidates` + 1.
@@ -68,7 +68,8 @@ class SampledRanker(Ranker):
         """The entities int64[b, candidates] drawn for the queries of a batch."""
         stream = key(self._seed, Purpose.EVALUATION_CANDIDATES, batch.side)
         base = content_bits(batch.triples, stream)[:, None]
-        return integers(stream, base + np.arange(self.candidates, dtype=np.uint64), self.graph.num_entities)
+        places = integers(stream, base + np.arange(self.candidates, dtype=np.uint64), len(batch.ids))
+        return batch.ids.start + places
 
     def _count(self, batch: Batch, queries: Queries, masks: list[int]) -> tuple[Tensor, Int64, int]:
         drawn = self.draw(batch)

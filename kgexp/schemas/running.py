@@ -19,6 +19,7 @@ class Files:
     valid: float = number(at_least=0, below=1)
     test: float = number(at_least=0, below=1)
     split_seed: int = number(at_least=0)
+    relation_types: str | None = MISSING
     relation_weights: str | None = MISSING
     cache: str | None = MISSING
 
@@ -71,6 +72,7 @@ class PartitionedSharding:
     holdout: float = number(at_least=0, below=1)
     prefetch: bool = MISSING
     workers: int = number(at_least=1)
+    type_partitions: dict[str, int] = number(at_least=1)
 
 
 @dataclass

@@ -24,22 +24,30 @@ class Buffer:
         slots: how many slices have room.
         device: of the tensors.
         background: whether another thread works; False does everything when it is due.
+        pinned: slices that are resident in every visit; each has a place of its own besides.
 
     Attributes:
-        tensors: by name, float[slots * r, …] with r rows of the largest slice.
-        numbers: int64[slots * r], the id of the row in each place; of no meaning where there is none.
+        tensors: by name, float[k, …] with room for the pinned slices, and in each slot for the largest of the others.
+        numbers: int64[k], the id of the row in each place; of no meaning where there is none.
         loads: slices that have become resident so far.
         waited: seconds that `enter` and `flush` took so far.
     """
 
-    def __init__(self, backing: Backing, slots: int, device: torch.device, background: bool) -> None:
+    def __init__(
+        self, backing: Backing, slots: int, device: torch.device, background: bool, pinned: Sequence[int] = ()
+    ) -> None:
         self._backing, self._slices = backing, backing.slices
-        self._rows = self._slices.largest
-        self.tensors = backing.layout.empty(slots * self._rows, device)
-        self.numbers = torch.zeros(slots * self._rows, dtype=torch.int64, device=device)
+        slot, rows = self._slices.largest_but(pinned), 0
+        self._own: dict[int, int] = {}  # the first place of every pinned slice
+        for k in pinned:
+            self._own[k] = rows
+            rows += self._slices.size(k)
+        self._free = [rows + number * slot for number in range(slots)][::-1]
+        rows += slots * slot
+        self.tensors = backing.layout.empty(rows, device)
+        self.numbers = torch.zeros(rows, dtype=torch.int64, device=device)
         self.loads, self.waited = 0, 0.0
-        self._slot: dict[int, int] = {}  # of every slice in memory
-        self._free = list(range(slots))[::-1]
+        self._first: dict[int, int] = {}  # the first place of every slice in memory
         self._dirty: set[int] = set()
         self._offset = torch.full((len(self._slices),), _ABSENT, device=device)
         self._resident: tuple[int, ...] = ()
@@ -56,10 +64,10 @@ class Buffer:
         start = time.perf_counter()
         self.settle()
         self.loads += len(set(wanted).difference(self._resident))
-        leaving = [k for k in self._slot if k not in wanted]
+        leaving = [k for k in self._first if k not in wanted]
         for k in wanted:
-            if k not in self._slot:
-                if not self._free:
+            if k not in self._first:
+                if not self._free and k not in self._own:
                     self._evict(leaving.pop(0))
                 self._load(k)
         self._resident = tuple(sorted(wanted))
@@ -84,8 +92,8 @@ class Buffer:
     def clear(self) -> None:
         """Forgets what is in memory, changed or not."""
         self.settle()
-        self._free += self._slot.values()
-        self._slot, self._dirty, self._resident = {}, set(), ()
+        self._free += [place for k, place in self._first.items() if k not in self._own]
+        self._first, self._dirty, self._resident = {}, set(), ()
         self._number()
 
     def close(self) -> None:
@@ -102,12 +110,19 @@ class Buffer:
 
     def holds(self, k: int) -> bool:
         """Whether the newest rows of a slice are here."""
-        return k in self._slot
+        return k in self._first
 
     def ranges(self, slices: Iterable[int] | None = None) -> list[range]:
-        """Places of the rows of slices, by default of all that are resident, in the order of their ids."""
-        chosen = self._resident if slices is None else slices
-        return [self._range(k) for k in chosen if self._slices.size(k)]
+        """Places of the rows of slices, by default of all that are resident, in the order of their ids. Pinned slices
+        that follow one another have places that do: they are one range."""
+        joined: list[range] = []
+        for k in self._resident if slices is None else slices:
+            places = self._range(k)
+            if k in self._own and k - 1 in self._own and joined and joined[-1].stop == places.start:
+                joined[-1] = range(joined[-1].start, places.stop)
+            elif places:
+                joined.append(places)
+        return joined
 
     def rows(self, k: int) -> dict[str, Tensor]:
         """The tensors of a slice that is in memory: views."""
@@ -116,8 +131,7 @@ class Buffer:
         return {name: tensor.data[places.start : places.stop] for name, tensor in self.tensors.items()}
 
     def _range(self, k: int) -> range:
-        start = self._slot[k] * self._rows
-        return range(start, start + self._slices.size(k))
+        return range(self._first[k], self._first[k] + self._slices.size(k))
 
     def settle(self) -> None:
         """Waits for the other thread; raises what it met."""
@@ -137,16 +151,18 @@ class Buffer:
         if k in self._dirty:
             self._backing.store(k, self.rows(k))
             self._dirty.discard(k)
-        self._free.append(self._slot.pop(k))
+        self._free.append(self._first.pop(k))
 
     def _load(self, k: int) -> None:
-        self._slot[k] = self._free.pop()
+        self._first[k] = self._own[k] if k in self._own else self._free.pop()
         ids, places = self._slices.ids(k), self._range(k)
         self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
         try:
             self._backing.fetch(k, self.rows(k))
         except BaseException:  # whoever looks on must not take what is there now for the rows
-            self._free.append(self._slot.pop(k))
+            place = self._first.pop(k)
+            if k not in self._own:
+                self._free.append(place)
             raise
 
     def _number(self) -> None:

@@ -1,9 +1,9 @@
 """What the trainer of a partitioned table follows: which slices are in memory when, and what is trained then.
 
-A slice is a contiguous range of ids. Each pass groups the slices anew, at random, into partitions of equally many and
-plans its stays over these (orders.py). So the entities that are candidates for one another differ from pass to pass,
-and nothing has to be rewritten for it. Delaying pairs (`spread`) is what COMET does (MariusGNN: Waleffe and others,
-EuroSys 2023): without it a stay trains little but the partition that has just come.
+A slice is a contiguous range of ids. Each pass groups the slices of each type anew, at random, into partitions of
+equally many and plans its stays over these (orders.py). So the entities that are candidates for one another differ from
+pass to pass, and nothing has to be rewritten for it. Delaying pairs (`spread`) is what COMET does (MariusGNN: Waleffe
+and others, EuroSys 2023): without it a stay trains little but the partition that has just come.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 
 from kgexp.randomness import Purpose, key, uniform
 from kgexp.sharding.covering import Bool, Int64
-from kgexp.sharding.orders import loads, shuffled, stays
+from kgexp.sharding.orders import Stay, loads, shuffled, stays
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Visit:
     resident: tuple[int, ...]
     """Slices in memory, ascending."""
     buckets: Int64
-    """int64[x], ascending: a * K + b of the pairs (head slice a, tail slice b) that are trained; can be empty."""
+    """int64[x]: a * K + b of the pairs (head slice a, tail slice b) that are trained; can be empty. `Itinerary` has
+    them ascend."""
     heads: tuple[int, ...]
     """Slices, ascending, that the candidates for a missing head come from."""
     tails: tuple[int, ...]
@@ -33,9 +34,10 @@ class Visit:
 class Itinerary:
     """The visits of every pass: a function of the settings, the seed and the number of the pass alone.
 
-    There are K slices: `partitions * slices` that come and go, then the `pinned` ones, which are in memory always.
-    At most `buffer` partitions, each of `slices` slices, are in memory besides these. `needed`, bool[K, K] or all, are
-    the pairs (head slice, tail slice) that have triples: each is in exactly one visit of a pass.
+    There are K slices: the `pinned` ones, which are in memory always, and `partitions * slices` others, which come and
+    go: those of the first type, of which there are `types[0]` partitions, before those of the next; by default there
+    is one. At most `buffer` partitions, each of `slices` slices, are in memory besides these. `needed`, bool[K, K] or
+    all, are the pairs (head slice, tail slice) that have triples: each is in exactly one visit of a pass.
 
     With `mix` a stay is one visit, and all that is in memory is a candidate. Without it a bucket of partitions is one
     visit, and the candidates come from its two partitions and the pinned slices (PyTorch-BigGraph). `spread` trains a
@@ -54,11 +56,14 @@ class Itinerary:
         spread: bool,
         needed: Bool | None = None,
         pinned: tuple[int, ...] = (),
+        types: tuple[int, ...] = (),
     ) -> None:
-        moving = partitions * slices
-        self.slices = moving + len(pinned)
-        if pinned != tuple(range(moving, self.slices)):
-            raise ValueError(f"the pinned slices follow the {moving} others in number: they cannot be {pinned}")
+        self.slices = partitions * slices + len(pinned)
+        self._moving = np.setdiff1d(np.arange(self.slices), pinned)
+        if len(self._moving) != partitions * slices or sorted(pinned) != list(pinned):
+            raise ValueError(f"pinned is {pinned}: it must have distinct slices below {self.slices}, ascending")
+        if sum(types or (partitions,)) != partitions:
+            raise ValueError(f"types is {types}: together they must have the {partitions} partitions")
         if spread and not mix:
             raise ValueError("spread needs mix: a visit to one bucket trains this bucket alone")
         self.needed = np.ones((self.slices, self.slices), dtype=bool) if needed is None else needed
@@ -68,7 +73,7 @@ class Itinerary:
             )
         self.partitions, self.buffer, self.order, self.seed = partitions, buffer, order, seed
         self.mix, self.spread, self.pinned = mix, spread, pinned
-        self._moving = moving
+        self._types, self._of_partition = types or (partitions,), slices
         self._visits = lru_cache(maxsize=2)(self._plan)  # a pass, and the one before it for `loads`
 
     def visits(self, number: int) -> list[Visit]:
@@ -81,17 +86,17 @@ class Itinerary:
         return loads(self.visits(number), before)
 
     def _plan(self, number: int) -> list[Visit]:
-        order = shuffled(self._moving, key(self.seed, Purpose.PASS, number, 1))
-        groups = np.sort(order.reshape(self.partitions, -1), axis=1)
-        plan = stays(
-            self.order, self.partitions, self.buffer, self.seed, number, needed=self._between(groups), ahead=self.mix
-        )
+        groups = self._groups(number)
+        plan = [Stay((), ())]  # where all slices are pinned
+        if self.partitions:
+            needed = self._between(groups)
+            plan = stays(self.order, self.partitions, self.buffer, self.seed, number, needed=needed, ahead=self.mix)
         held = [self._rows(groups, stay.resident) for stay in plan]
         wait = np.zeros((self.slices, self.slices), dtype=np.int64)
         if self.spread:
             wait = self._delays(held, number)
         wait[~self.needed] = -1
-        if self.mix:
+        if self.mix or not self.partitions:
             return [self._visit(rows, rows, rows, wait) for rows in held]
         return [
             self._visit(rows, self._rows(groups, (i,)), self._rows(groups, (j,)), wait)
@@ -99,20 +104,31 @@ class Itinerary:
             for i, j in stay.buckets
         ]
 
+    def _groups(self, number: int) -> Int64:
+        """int64[P, slices], the slices of each partition of a pass, ascending: of one type."""
+        groups, first = [], 0
+        for kind, partitions in enumerate(self._types):
+            size = partitions * self._of_partition
+            stream = key(self.seed, Purpose.PASS, number, 1, *((kind,) if kind else ()))
+            own = self._moving[first : first + size][shuffled(size, stream)]
+            groups.append(np.sort(own.reshape(partitions, self._of_partition), axis=1))
+            first += size
+        return np.concatenate(groups)
+
     def _between(self, groups: Int64) -> Bool:
         """bool[P, P]: the buckets of partitions that have triples; those with a pinned slice count as (i, i)."""
-        moving = self.needed[: self._moving, : self._moving]
-        blocks = moving[groups[:, None, :, None], groups[None, :, None, :]]  # [P, P, slices, slices]
+        blocks = self.needed[groups[:, None, :, None], groups[None, :, None, :]]  # [P, P, slices, slices]
         needed: Bool = np.logical_or.reduce(blocks, axis=(2, 3))
-        fixed = np.hstack([self.needed[:, self._moving :], self.needed[self._moving :].T])
-        pinned: Bool = np.logical_or.reduce(fixed, axis=1)
+        fixed = np.array(self.pinned, dtype=np.int64)
+        pinned: Bool = np.logical_or.reduce(np.hstack([self.needed[:, fixed], self.needed[fixed].T]), axis=1)
         needed |= np.diag(pinned[groups].any(axis=1))
         needed[0, 0] |= not needed.any()  # pairs of pinned slices alone need a visit too
         return needed
 
     def _rows(self, groups: Int64, partitions: tuple[int, ...]) -> Int64:
         """The slices of these partitions and the pinned ones, ascending."""
-        return np.concatenate([np.sort(groups[list(partitions)], axis=None), np.array(self.pinned, dtype=np.int64)])
+        own = groups[np.array(partitions, dtype=np.int64)]
+        return np.sort(np.concatenate([own.reshape(-1), np.array(self.pinned, dtype=np.int64)]))
 
     def _delays(self, held: list[Int64], number: int) -> Int64:
         """int64[K, K], symmetric: how many of the stays that hold both slices pass before the pair is trained."""

@@ -56,9 +56,9 @@ class LocalTable(Table):
         """See `Table.begin_update`."""
         return partial(self._rows.update, route.ids, grad)
 
-    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+    def local_blocks(self, size: int, *, grad: bool = False, ids: range | None = None) -> Iterator[Block]:
         """See `Table.local_blocks`."""
-        return self._rows.blocks(size, grad=grad)
+        return self._rows.blocks(size, grad=grad, ranges=self._rows.own(ids))
 
     def state_tensors(self) -> dict[str, Tensor]:
         """See `Table.state_tensors`."""

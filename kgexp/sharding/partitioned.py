@@ -9,15 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kgexp.data.vocabulary import EntityType
+from kgexp.errors import ConfigError, meant
 from kgexp.sharding.backing import Backing, Layout, RowFile, Rows
 from kgexp.sharding.base import Sharding
 from kgexp.sharding.buffer import Buffer
+from kgexp.sharding.covering import Bool
 from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.itinerary import Itinerary, Visit
 from kgexp.sharding.local import local_table
 from kgexp.sharding.owners import Owners
+from kgexp.sharding.partitions import Partitions
 from kgexp.sharding.route import Plan, Route, local_plan
-from kgexp.sharding.rows import FILL, WEIGHT, OwnRows, TableSpec
+from kgexp.sharding.rows import FILL, WEIGHT, OwnRows, TableSpec, clipped
 from kgexp.sharding.slices import Slices
 from kgexp.sharding.table import Block, Table
 from kgexp.storage.blobs import Blobs
@@ -31,11 +35,14 @@ class PartitionedTable(Table):
     Args:
         spec: of the table; its rows are drawn when they are first needed: all at once where there is room for all.
         slices: of its ids.
-        slots: slices that have room in memory.
+        slots: slices that have room in memory, beside the pinned ones.
         background: whether slices move while others are trained.
+        pinned: slices that are in memory in every visit.
     """
 
-    def __init__(self, spec: TableSpec, slices: Slices, slots: int, background: bool) -> None:
+    def __init__(
+        self, spec: TableSpec, slices: Slices, slots: int, background: bool, pinned: Sequence[int] = ()
+    ) -> None:
         self.name, self.num_rows, self.dim = spec.name, spec.num_rows, spec.dim
         self.bounds, self.first_row = (0, spec.num_rows), 0
         self.exchange = Exchange()
@@ -44,7 +51,7 @@ class PartitionedTable(Table):
             _layout(spec), slices, partial(_draw, spec), None if spec.storage.in_memory else spec.storage.blobs()
         )
         placement = spec.placement
-        self.buffer = Buffer(self.backing, slots, placement.device, background)
+        self.buffer = Buffer(self.backing, slots, placement.device, background, pinned)
         state = {name: tensor for name, tensor in self.buffer.tensors.items() if name != WEIGHT}
         self._rows = OwnRows(
             spec.name,
@@ -58,7 +65,7 @@ class PartitionedTable(Table):
         self.local_rows = self._rows.num_rows
         self.dtype, self.device = self._rows.dtype, self._rows.device
         self._candidates: tuple[int, ...] = ()
-        self._fits = not background and slots >= len(slices)
+        self._fits = not background and slots + len(pinned) >= len(slices)
         self._enter_all()
 
     @property
@@ -98,16 +105,18 @@ class PartitionedTable(Table):
 
         return finish
 
-    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+    def local_blocks(self, size: int, *, grad: bool = False, ids: range | None = None) -> Iterator[Block]:
         """See `Table.local_blocks`: slices that are not in memory are streamed."""
         assert not grad, "only rows in memory have a gradient"
         self.buffer.settle()
         for k in range(len(self.slices)):
-            if self.buffer.holds(k):
-                yield from self._rows.blocks(size, ranges=self.buffer.ranges([k]))
+            places = clipped(range(self.num_rows) if ids is None else ids, self.slices.ids(k))
+            if places and self.buffer.holds(k):
+                first = self.buffer.ranges([k])[0].start
+                yield from self._rows.blocks(size, ranges=[range(first + places.start, first + places.stop)])
                 continue
-            for start in range(0, self.slices.size(k), size):
-                rows = self.backing.read(k, WEIGHT, start, min(start + size, self.slices.size(k)))
+            for start in range(places.start, places.stop, size):
+                rows = self.backing.read(k, WEIGHT, start, min(start + size, places.stop))
                 yield Block(self.slices.bounds[k] + start, rows.to(self.device, self.dtype))
 
     def candidate_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
@@ -187,8 +196,8 @@ class PartitionedSharding(Sharding):
     """Trains tables larger than memory: partition by partition, each made of slices that every pass groups anew.
 
     Args:
-        partitions: into which the entities are cut, P.
-        buffer: how many are in memory to be trained, B; all of them where there are fewer.
+        partitions: into which the entities are cut, those of each type, P; a type that is one stays in memory.
+        buffer: how many are in memory to be trained, beside those that stay, B; all of them where there are fewer.
         slices: ranges of ids that make up a partition.
         order: in which partitions come, see `orders`.
         mix: see `Itinerary`.
@@ -197,6 +206,7 @@ class PartitionedSharding(Sharding):
         holdout: share of the triples of every bucket that are never trained.
         prefetch: whether another thread moves slices while others are trained; it needs room for one partition more.
         workers: threads that train steps at once.
+        type_partitions: partitions of types that are cut in another number, by name.
     """
 
     def __init__(
@@ -211,12 +221,37 @@ class PartitionedSharding(Sharding):
         holdout: float = 0.0,
         prefetch: bool = True,
         workers: int = 1,
+        type_partitions: Mapping[str, int] | None = None,
     ) -> None:
-        self.partitions, self.buffer = partitions, min(buffer, partitions)
-        # Where all are in memory there is nothing to group.
-        self.parts = 1 if self.buffer == partitions else slices
+        self._partitions, self._buffer, self._slices = partitions, buffer, slices
         self.order, self.mix, self.spread = order, mix, spread
         self.chunks, self.holdout, self.prefetch, self.workers = chunks, holdout, prefetch, workers
+        self._of_types = dict(type_partitions or {})
+        self._types: Sequence[EntityType] = ()
+        self._joined: Bool = np.ones((1, 1), dtype=bool)
+
+    def divide(self, types: Sequence[EntityType], joined: Bool) -> None:
+        """Takes the types of the entities before anything is cut, and which (head type, tail type) a relation joins:
+        bool[T, T]. Without it there is one.
+
+        Raises:
+            ConfigError: partitions are set for a type that there is not.
+        """
+        names = [name for name, _, _ in types]
+        for name in self._of_types:
+            if name not in names:
+                raise ConfigError(
+                    f"sharding.type_partitions names {name}, but the types of dataset.relation_types are "
+                    f"{', '.join(names)}{meant(name, names)}"
+                )
+        self._types, self._joined = types, joined
+
+    def cut(self, num_entities: int) -> Partitions:
+        """How the entities are cut."""
+        types = self._types or (EntityType("entity", 0, num_entities),)
+        counts = [self._of_types.get(name, self._partitions) for name, _, _ in types]
+        ranges = [range(start, stop) for _, start, stop in types]
+        return Partitions.of(ranges, counts, self._buffer, self._slices, self._joined)
 
     def open(self, world: World, device: torch.device) -> None:
         """See `Sharding.open`: there is nobody to connect to."""
@@ -234,30 +269,45 @@ class PartitionedSharding(Sharding):
         return Owners(num_entities, 1)
 
     def slices(self, num_entities: int) -> Slices:
-        """How the entities are cut."""
-        return Slices.even(num_entities, self.partitions * self.parts)
+        """The ranges of ids that this makes."""
+        return self.cut(num_entities).slices
 
-    def itinerary(self, seed: int) -> Itinerary:
+    def itinerary(self, num_entities: int, seed: int) -> Itinerary:
         """Which slices are in memory when, and what is trained meanwhile."""
-        return Itinerary(self.partitions, self.parts, self.buffer, self.order, seed, mix=self.mix, spread=self.spread)
+        cut = self.cut(num_entities)
+        return Itinerary(
+            sum(cut.coming),
+            cut.parts,
+            cut.buffer,
+            self.order,
+            seed,
+            mix=self.mix,
+            spread=self.spread,
+            needed=cut.needed,
+            pinned=cut.pinned,
+            types=cut.coming,
+        )
 
-    @property
-    def ahead(self) -> bool:
+    def ahead(self, num_entities: int) -> bool:
         """Whether another thread fetches what comes next: where all is in memory nothing does."""
-        return self.prefetch and self.buffer < self.partitions
+        cut = self.cut(num_entities)
+        return self.prefetch and cut.buffer < sum(cut.coming)
 
-    @property
-    def slots(self) -> int:
-        """Slices that have room in memory."""
-        return (self.buffer + self.ahead) * self.parts
+    def slots(self, num_entities: int) -> int:
+        """Slices that have room in memory, beside those that stay."""
+        cut = self.cut(num_entities)
+        return (cut.buffer + self.ahead(num_entities)) * cut.parts
 
     def rows_in_memory(self, num_entities: int, ranks: int | None = None) -> int:
         """See `Sharding.rows_in_memory`."""
-        return self.slots * self.slices(num_entities).largest
+        cut = self.cut(num_entities)
+        stay = sum(cut.slices.size(k) for k in cut.pinned)
+        return stay + self.slots(num_entities) * cut.slices.largest_but(cut.pinned)
 
     def entity_table(self, spec: TableSpec) -> PartitionedTable:
         """See `Sharding.entity_table`."""
-        return PartitionedTable(spec, self.slices(spec.num_rows), self.slots, self.ahead)
+        n, cut = spec.num_rows, self.cut(spec.num_rows)
+        return PartitionedTable(spec, cut.slices, self.slots(n), self.ahead(n), cut.pinned)
 
     def relation_table(self, spec: TableSpec) -> Table:
         """See `Sharding.relation_table`: relations are in memory."""

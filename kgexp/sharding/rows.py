@@ -154,6 +154,10 @@ class OwnRows:
         """The gradient float[k, d] of all rows that waits for the next update; None where there is none."""
         return self._grad if self._grad_in_use else None
 
+    def own(self, ids: range | None) -> list[range] | None:
+        """Of a range of ids, the own rows, counted from the first one: for `blocks`. None are all rows."""
+        return None if ids is None else [clipped(ids, range(self.first_row, self.first_row + self.num_rows))]
+
     def blocks(self, size: int, *, grad: bool = False, ranges: Sequence[range] | None = None) -> Iterator[Block]:
         """See `Table.local_blocks`; rows that are kept in another dtype are copies. Of `ranges` of own rows, each of
         which stands for consecutive rows of the whole table; by default of all."""
@@ -241,6 +245,11 @@ class OwnRows:
     def state_tensors(self) -> dict[str, Tensor]:
         """See `Table.state_tensors`."""
         return dict(self._tensors)
+
+
+def clipped(ids: range, rows: range) -> range:
+    """The places in `rows` of those of its ids that are in `ids` too; both are contiguous."""
+    return range(max(ids.start, rows.start) - rows.start, max(min(ids.stop, rows.stop) - rows.start, 0))
 
 
 def _take(tensor: Tensor, which: slice | Tensor) -> Tensor:

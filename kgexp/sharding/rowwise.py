@@ -88,9 +88,9 @@ class RowwiseTable(Table):
 
         return finish
 
-    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
+    def local_blocks(self, size: int, *, grad: bool = False, ids: range | None = None) -> Iterator[Block]:
         """See `Table.local_blocks`."""
-        return self._own.blocks(size, grad=grad)
+        return self._own.blocks(size, grad=grad, ranges=self._own.own(ids))
 
     def state_tensors(self) -> dict[str, Tensor]:
         """See `Table.state_tensors`."""

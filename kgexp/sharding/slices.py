@@ -1,5 +1,6 @@
 """Slices: the contiguous ranges of ids by which a partitioned table moves between memory and storage."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from kgexp.sharding.owners import Owners
 
 @dataclass(frozen=True)
 class Slices:
-    """The ids 0 … n-1 cut into ranges, as even as can be: ids are shuffled, so each is a sample of the entities.
+    """The ids 0 … n-1 cut into ranges, those of a type as even as can be: its ids are shuffled, so each is a sample.
 
     Attributes:
         bounds: slice k holds the ids `bounds[k] … bounds[k + 1] - 1`; it may be empty.
@@ -20,9 +21,12 @@ class Slices:
     bounds: tuple[int, ...]
 
     @classmethod
-    def even(cls, n: int, count: int) -> "Slices":
-        """So many slices of n ids."""
-        return cls(Owners(n, count).bounds)
+    def of_ranges(cls, ranges: Sequence[range], counts: Sequence[int]) -> "Slices":
+        """So many slices of each of some ranges, which follow one another from 0."""
+        bounds = [0]
+        for ids, count in zip(ranges, counts, strict=True):
+            bounds += [ids.start + bound for bound in Owners(len(ids), count).bounds[1:]]
+        return cls(tuple(bounds))
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -44,6 +48,10 @@ class Slices:
     def largest(self) -> int:
         """Ids of the largest slice."""
         return max(stop - start for start, stop in pairwise(self.bounds))
+
+    def largest_but(self, others: Collection[int]) -> int:
+        """Ids of the largest slice that is not among others; 0 where there is none."""
+        return max((self.size(k) for k in range(len(self)) if k not in others), default=0)
 
     def of(self, ids: Tensor) -> Tensor:
         """The slice int64[…] of every id int64[…]."""

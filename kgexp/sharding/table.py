@@ -80,8 +80,9 @@ class Table(Protocol):
     def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
         """Sends the gradient to those who need it; called with `factor` and `step`, the result ends the update."""
 
-    def local_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
-        """The rows that this process owns, in ascending blocks of at most `size` rows."""
+    def local_blocks(self, size: int, *, grad: bool = False, ids: range | None = None) -> Iterator[Block]:
+        """The rows that this process owns, or those of them in a range of `ids`, in ascending blocks of at most `size`
+        rows."""
 
     def candidate_blocks(self, size: int, *, grad: bool = False) -> Iterator[Block]:
         """Of these rows, the ones that training scores against when it scores against all: all of them, unless only

@@ -46,6 +46,9 @@ from kgexp.world import ALONE, World
 #: Bytes of a number in float64, in which rows are drawn and queries ranked; of an id.
 _DOUBLE = _ID = 8
 
+#: Bytes of a triple's position.
+_PLACE = 4
+
 #: Losses that may wait before they are looked at, so that steps need not wait for a GPU or for other ranks.
 _PENDING_LOSSES = 64
 
@@ -116,6 +119,7 @@ class Parts:
         buckets = None
         if isinstance(sharding, PartitionedSharding) and not objective.scoring.by_query:
             cache = config["dataset"]["cache"]
+            sharding.divide(graph.entities.types, graph.kinds.joined)
             bounds = sharding.slices(graph.num_entities).bounds
             buckets = obtain_buckets(graph, bounds, None if cache is None else Path(cache).expanduser(), say)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world, buckets)
@@ -146,7 +150,7 @@ class Parts:
             "a step": (work + self._dropout_bytes(extent)) * getattr(self.sharding, "workers", 1),  # each has its own
             "ranking": ranking if evaluation["splits"] else 0,
         }
-        if kept := scoring.kept_bytes + self._query_bytes:
+        if kept := scoring.kept_bytes + self._query_bytes + self._kind_bytes:
             parts["indices"] = kept
         state = 0
         if self.device.type == "cpu":
@@ -194,22 +198,26 @@ class Parts:
         share = share or self.share
         sharding = self.sharding
         if isinstance(sharding, PartitionedSharding) and self.buckets is not None:
+            n = self.graph.num_entities
             return VisitBatches(
                 self.buckets,
-                sharding.slices(self.graph.num_entities),
-                sharding.itinerary(seed),
+                sharding.slices(n),
+                sharding.itinerary(n, seed),
                 size,
                 seed,
                 self.device,
                 self.dtype,
                 self.graph.relation_weights,
                 Cut(sharding.chunks, min(round(sharding.holdout * MILLION), MILLION - 1)),
-                sharding.ahead,
+                sharding.ahead(n),
                 share,
+                sharding.cut(n).slice_types,
             )
         if scoring.by_query:
             return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype, share)
-        return Batches(self.graph.train, size, seed, self.device, self.dtype, self.graph.relation_weights, share)
+        graph = self.graph
+        kinds = None if graph.relation_types is None else graph.kinds
+        return Batches(graph.train, size, seed, self.device, self.dtype, graph.relation_weights, share, kinds)
 
     def evaluator(
         self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]
@@ -313,7 +321,7 @@ class Parts:
         checkpoint or an evaluation; on the CPU what is written of one at once, and the other thread's pieces."""
         slices = sharding.slices(extent.entities)
         ids = _ID * extent.rows
-        if sharding.slots >= len(slices) or self.device.type != "cpu":
+        if extent.rows >= extent.entities or self.device.type != "cpu":
             return ids
         slice_bytes = sum(self._table_bytes(slices.largest, extent.dim))
         pieces = self._piece_bytes(extent) if sharding.prefetch else 0
@@ -324,6 +332,14 @@ class Parts:
         """Bytes of the sorted queries that batches of queries keep: of each side a place a triple and one a query."""
         scoring = self.objective.scoring
         return 2 * _ID * len(scoring.sides) * len(self.graph.train) if scoring.by_query else 0
+
+    @property
+    def _kind_bytes(self) -> int:
+        """Bytes of the positions of triples sorted by kind that batches of triples keep."""
+        partitioned = isinstance(self.sharding, PartitionedSharding)
+        if self.objective.scoring.by_query or partitioned or len(self.graph.kinds) == 1:
+            return 0
+        return _PLACE * len(self.graph.train)
 
     def _exchange_bytes(self, extent: Extent) -> int:
         """Bytes that rows take on their way: what this rank sends and gets, both ways, and its sum for each row."""
@@ -366,7 +382,8 @@ class Parts:
         holdout = None
         if self.sharding.holdout:
             holdout = HeldOut(self.objective, entity, relation, batches, self.config["train"]["batch_size"])
-        return Tour(entity, batches, meter, tracker, self.sharding.parts, holdout)
+        parts = self.sharding.cut(self.graph.num_entities).parts
+        return Tour(entity, batches, meter, tracker, parts, holdout)
 
     def _averaging(self, tables: tuple[Table, ...], total: int, calendar: Calendar) -> Averaging:
         """Of a run of `total` steps. Raises ConfigError where it would never begin."""

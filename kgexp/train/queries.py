@@ -84,13 +84,13 @@ class QueryBatches:
         self._queries = {side: _Queries.of(graph.train, side) for side in sides}
         self._seed, self._device, self._share = seed, device, share
         self.triples = sum(len(queries) for queries in self._queries.values())
-        self._order = Order(self.triples, batch_size, seed)
+        self._order = Order([self.triples], batch_size, seed)
         self.calendar = Regular(self._order.steps)
 
     def __call__(self, step: int) -> Batch:
         """The batch of `step`, counted from 0 over all epochs: one triple of every query, and all answers."""
         # The sides of a batch are kept apart, and its parts are cut after that: so the order is that of the whole.
-        chosen = self._order(*divmod(step, self._order.steps))
+        chosen = self._order(*divmod(step, self._order.steps)).elements
         start, stop = self._share.of(len(chosen))
         triples, entities, counts, examples = [], [], [], {}
         first, place, passed = 0, start, 0

@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,9 @@ class Leg:
         number: of the pass, counted from 0 over the run.
         index: of the visit among those of its pass that have triples.
         start, stop: its first step and one past its last.
-        triples: that are trained.
+        kinds: of the triples that are trained, ascending: head type * T + tail type. The visit's buckets are in their
+            order.
+        sizes: triples of each kind.
         last: whether the pass ends with it.
     """
 
@@ -51,8 +53,14 @@ class Leg:
     index: int
     start: int
     stop: int
-    triples: int
+    kinds: tuple[int, ...]
+    sizes: tuple[int, ...]
     last: bool
+
+    @property
+    def triples(self) -> int:
+        """How many are trained."""
+        return sum(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class _Triples:
 
 
 class VisitBatches(Calendar):
-    """Cuts the triples of every visit into batches; the last of a visit may be smaller.
+    """Cuts the triples of every visit into batches of one kind; the last of each kind may be smaller.
 
     Args:
         buckets: the triples.
@@ -115,6 +123,7 @@ class VisitBatches(Calendar):
         cut: which triples a pass trains.
         ahead: whether another thread reads the triples of the next visit meanwhile.
         share: the part of every batch that is wanted.
+        types: int64[K], the type of each slice; by default there is one.
 
     Raises:
         ConfigError: there are more chunks than triples.
@@ -133,7 +142,11 @@ class VisitBatches(Calendar):
         cut: Cut = Cut(),
         ahead: bool = False,
         share: Share = ALL,
+        types: Int64 | None = None,
     ) -> None:
+        self._types = np.zeros(len(slices), np.int64) if types is None else types
+        self._num_types = int(self._types.max()) + 1
+        self._kinds: Int64 = (self._types[:, None] * self._num_types + self._types).reshape(-1)  # of buckets
         self._buckets, self._slices, self._itinerary = buckets, slices, itinerary
         self._batch_size, self._seed, self._share = batch_size, seed, share
         self._device, self._dtype, self._relation_weights = device, dtype, relation_weights
@@ -158,8 +171,8 @@ class VisitBatches(Calendar):
         leg = self.leg(step)
         with self._lock:
             triples = self._read(leg)
-            chosen = triples.order(leg.number, step - leg.start)
-        whole = triples.order.whole(step - leg.start)
+            piece = triples.order(leg.number, step - leg.start)
+        chosen = piece.elements
 
         def relations_before() -> Tensor:
             before = triples.order.before(leg.number, step - leg.start)
@@ -170,9 +183,9 @@ class VisitBatches(Calendar):
             torch.from_numpy(triples.triples[chosen].astype(np.int64)).to(self._device),
             self._weights(triples.triples, triples.weights, chosen),
             share=self._share,
-            whole=whole,
+            whole=piece.whole,
             relations_before=relations_before,
-            pools=self._pools(leg.visit),
+            pools=self._pools(leg.visit, leg.kinds[piece.group]),
         )
 
     def leg(self, step: int) -> Leg:
@@ -209,15 +222,19 @@ class VisitBatches(Calendar):
     def held_out(self, leg: Leg, size: int) -> Iterator[Batch]:
         """The triples of a visit that no pass trains, in batches of at most `size`, whose steps are negative."""
         every = np.flatnonzero(self._cut.held_out(self._positions(leg)))
+        kinds = np.repeat(self._kinds[leg.visit.buckets], self._buckets.sizes()[leg.visit.buckets])[every]
         triples, weights = self._buckets.read(leg.visit.buckets)
-        for start in range(0, len(every), size):
-            chosen = every[start : start + size]
-            yield Batch(
-                -1 - start // size,
-                torch.from_numpy(triples[chosen].astype(np.int64)).to(self._device),
-                self._weights(triples, weights, chosen),
-                pools=self._pools(leg.visit),
-            )
+        step = 0
+        for kind in np.unique(kinds).tolist():
+            own = every[kinds == kind]
+            for start in range(0, len(own), size):
+                chosen, step = own[start : start + size], step - 1
+                yield Batch(
+                    step,
+                    torch.from_numpy(triples[chosen].astype(np.int64)).to(self._device),
+                    self._weights(triples, weights, chosen),
+                    pools=self._pools(leg.visit, kind),
+                )
 
     def steps(self, epochs: int) -> int:
         """See `Calendar.steps`."""
@@ -251,18 +268,29 @@ class VisitBatches(Calendar):
             return self._passes[number]
 
     def _plan(self, number: int) -> list[Leg]:
-        step, chunk = self._firsts[number], number % self._cut.chunks
+        step = self._firsts[number]
         counted = []
         for visit in self._itinerary.visits(number):
-            starts, stops = self._buckets.offsets[visit.buckets], self._buckets.offsets[visit.buckets + 1]
-            if triples := self._cut.count(starts, stops, chunk):
-                counted.append((visit, triples))
+            kinds = self._kinds[visit.buckets]
+            by_kind = replace(visit, buckets=visit.buckets[np.argsort(kinds, kind="stable")])
+            if sizes := self._count(visit.buckets, kinds, number % self._cut.chunks):
+                counted.append((by_kind, sizes))
         legs = []
-        for index, (visit, triples) in enumerate(counted):
-            stop = step - (-triples // self._batch_size)
-            legs.append(Leg(visit, number, index, step, stop, triples, index == len(counted) - 1))
+        for index, (visit, sizes) in enumerate(counted):
+            stop = step + sum(-(-size // self._batch_size) for size in sizes.values())
+            last = index == len(counted) - 1
+            legs.append(Leg(visit, number, index, step, stop, tuple(sizes), tuple(sizes.values()), last))
             step = stop
         return legs
+
+    def _count(self, buckets: Int64, kinds: Int64, chunk: int) -> dict[int, int]:
+        """The triples of a chunk in buckets int64[x], by their kinds int64[x], ascending; of those that have any."""
+        sizes = {}
+        for kind in np.unique(kinds).tolist():
+            own = buckets[kinds == kind]
+            if size := self._cut.count(self._buckets.offsets[own], self._buckets.offsets[own + 1], chunk):
+                sizes[kind] = size
+        return sizes
 
     def _read(self, leg: Leg) -> "_Triples":
         """The triples of a visit, and those of the next on their way."""
@@ -283,7 +311,7 @@ class VisitBatches(Calendar):
             triples, weights = triples[chosen], None if weights is None else weights[chosen]
         # The first order of a pass is that of an epoch without partitions.
         which = (leg.index,) if leg.index else ()
-        order = Order(len(triples), self._batch_size, self._seed, self._share, which)
+        order = Order(leg.sizes, self._batch_size, self._seed, self._share, which)
         return _Triples(triples, weights, order)
 
     def _positions(self, leg: Leg) -> Int64:
@@ -293,10 +321,12 @@ class VisitBatches(Calendar):
         positions: Int64 = np.arange(sizes.sum()) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
         return positions
 
-    def _pools(self, visit: Visit) -> dict[Side, Pool]:
-        """Where the candidates of each side come from."""
-        ids = self._slices.ids
-        return {Side.HEAD: Pool.of(map(ids, visit.heads)), Side.TAIL: Pool.of(map(ids, visit.tails))}
+    def _pools(self, visit: Visit, kind: int) -> dict[Side, Pool]:
+        """Where the candidates of each side come from: the slices in memory of the type that a kind has there."""
+        types = zip((Side.HEAD, Side.TAIL), divmod(kind, self._num_types), (visit.heads, visit.tails), strict=True)
+        return {
+            side: Pool.of(self._slices.ids(k) for k in slices if self._types[k] == own) for side, own, slices in types
+        }
 
     def _weights(self, triples: npt.NDArray[np.int32], weights: Float64 | None, chosen: Int64) -> Tensor | None:
         """Of the chosen triples: their own times their relation's."""

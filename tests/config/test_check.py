@@ -243,6 +243,9 @@ def test_close_keys_are_suggested(key, meant):
 
 def test_a_new_key_of_a_mapping_is_added():
     assert unknown_key("storage.options.endpoint_url").endswith("write +storage.options.endpoint_url=VALUE to add it.")
+    assert unknown_key("sharding.type_partitions.user").endswith(
+        "write +sharding.type_partitions.user=VALUE to add it."
+    )
 
 
 def test_a_key_that_is_like_no_other_gets_no_guess():
@@ -277,6 +280,9 @@ def test_a_key_that_is_like_no_other_gets_no_guess():
             r"storage\.options\.client_kwargs\.aws_secret_access_key holds a secret.*in the environment",
         ),
         (["storage=s3", "storage.url=s3://b/run", "storage.options=3"], r"storage\.options is 3 but must be a mapping"),
+        (["sharding=partitioned", "+sharding.type_partitions.item=0"], r"type_partitions is 0 but must be at least 1"),
+        (["sharding=partitioned", "+sharding.type_partitions.item=x"], r"must be a mapping such as \{user: 1\}"),
+        (["sharding=partitioned", "+sharding.type_partitions.item=2"], r"names item, but dataset\.relation_types=null"),
         (["auxiliary=relation_prediction", "auxiliary.weight=-1"], r"at least 0"),
         (["scoring=kvsall", "loss=margin_ranking"], r"scoring=kvsall has many: choose scoring=onevsall"),
         (["scoring=negatives", "scoring.uniform_share=1.5"], r"at most 1"),

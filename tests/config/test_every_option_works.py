@@ -18,6 +18,8 @@ ALL_STEPS = {"checkpoint.every_steps": 1, "checkpoint.keep": 9}
 EPOCHS = {"train.steps": None, "train.epochs": 3}
 OFFLINE = {"tracking.mode": "offline"}
 ALONE = {"dataset.path": "{graphs}/alone"}
+TYPED = {"dataset.path": "{graphs}/typed"}
+TYPED_RUN = TYPED | {"dataset.relation_types": "{graphs}/types.tsv"}
 WHOLE = {"dataset.path": "{graphs}/whole.tsv"}
 
 
@@ -73,6 +75,7 @@ CASES = {
     "dataset.valid": Case("result", 0.3, WHOLE),
     "dataset.test": Case("result", 0.3, WHOLE),
     "dataset.split_seed": Case("tables", 1, WHOLE),
+    "dataset.relation_types": Case("tables", "{graphs}/types.tsv", TYPED),
     "dataset.relation_weights": Case("tables", "{graphs}/weights.tsv"),
     "dataset.cache": Case("files", "{home}/cache"),
     "model.dim": Case("tables", 10),
@@ -117,6 +120,9 @@ CASES = {
     "sharding=rowwise sharding.ranks": Case("files", 3),
     "sharding=replicated sharding.ranks": Case("result", 3),
     "sharding.timeout": Case("waits", 77.0),
+    "sharding.type_partitions": Case(
+        "tables", {"user": 1}, TYPED_RUN | {"scoring": "negatives", "sharding.partitions": 3, "sharding.buffer": 2}
+    ),
     "sharding.wire_dtype": Case("tables", "bfloat16"),
     "sharding.partitions": Case("tables"),
     "sharding.buffer": Case("tables"),

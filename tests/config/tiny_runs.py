@@ -66,7 +66,8 @@ def choice_node(group: str, choice: str) -> dict[str, Any]:
 
 
 def write_graphs(folder: Path) -> None:
-    """A graph in three files, the same triples in one, one without a validation split, and weights of relations."""
+    """A graph in three files, the same triples in one, one without a validation split, and weights of relations;
+    and a graph of two types, which a file says."""
     lines = [f"e{h}\tr{k}\te{(h * (k + 2) + k) % 12}\n" for h in range(12) for k in range(3)]
     parts = {"train": lines[::4] + lines[1::4], "valid": lines[2::4], "test": lines[3::4]}
     for name, splits in (("ring", parts), ("alone", {"train": lines})):
@@ -75,6 +76,12 @@ def write_graphs(folder: Path) -> None:
             (folder / name / f"{split}.txt").write_text("".join(part))
     (folder / "whole.tsv").write_text("".join(lines))
     (folder / "weights.tsv").write_text("r1\t3\n")
+    (folder / "typed").mkdir()
+    typed = [f"u{h}\tlikes\ti{(h * k + k) % 5}\n" for h in range(8) for k in range(1, 4)]
+    typed += [f"i{i}\tlike\ti{(i + 2) % 5}\n" for i in range(5)]
+    for split, part in (("train", typed[::2] + typed[1::4]), ("valid", typed[3::8]), ("test", typed[7::8])):
+        (folder / "typed" / f"{split}.txt").write_text("".join(part))
+    (folder / "types.tsv").write_text("likes\tuser\titem\nlike\titem\titem\n")
 
 
 class Runs:

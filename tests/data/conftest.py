@@ -30,6 +30,7 @@ def dataset(tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "valid": 0.05,
             "test": 0.05,
             "split_seed": 0,
+            "relation_types": None,
             "relation_weights": None,
             "cache": str(tmp_path / "cache"),
         }

@@ -1,1 +1,1 @@
-from small_graph import configured, graph, graph_folder  # noqa: F401  # fixtures
+from small_graph import configured, graph, graph_folder, typed  # noqa: F401  # fixtures

@@ -88,6 +88,14 @@ def test_every_option_is_the_same_on_three_ranks(configured, graph, overrides, s
     assert_invisible(configured, graph, overrides, (3,), SHORT, sharding)
 
 
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_types_are_the_same_on_three_ranks(configured, typed, technique):
+    overrides = (*typed, *TECHNIQUES[technique])
+    graph = load(configured(*overrides)["dataset"])
+    assert len(graph.kinds) == 3
+    assert_invisible(configured, graph, overrides, (3,), 30)
+
+
 @pytest.mark.skipif("KGEXP_TEST_GRAPHS" not in os.environ, reason="KGEXP_TEST_GRAPHS names no folder with FB15k-237")
 @pytest.mark.parametrize("technique", ["negatives", "onevsall"])
 def test_in_float32_the_first_losses_of_a_real_graph_are_equal(configured, technique):

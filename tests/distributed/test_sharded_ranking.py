@@ -8,6 +8,7 @@ import torch
 from rank_threads import as_ranks
 
 from kgexp.data.graph import Split
+from kgexp.data.kinds import Kinds
 from kgexp.data.known import TEST, TRAIN, VALID, KnownTriples
 from kgexp.evaluation.ranker import Ranker
 from kgexp.evaluation.sampled import SampledRanker
@@ -39,6 +40,7 @@ def graph():
         num_entities=N,
         num_relations=M,
         relation_weights=None,
+        kinds=Kinds.of([range(N)], np.zeros((M, 2))),
     )
 
 
@@ -89,6 +91,30 @@ def test_ranks_are_the_same_integers_for_any_number_of_ranks(graph, make, model,
                 for name in expected:
                     np.testing.assert_array_equal(mine[name], expected[name])
             assert shard.nonfinite_rows == alone.nonfinite_rows == {"entity": 0, "relation": 0}
+
+
+@pytest.mark.parametrize("make", [full, sampled])
+def test_typed_candidates_are_the_same_for_any_number_of_ranks(graph, make):
+    """Ranks own several types, or a part of one."""
+    types, ends = [range(100), range(100, 480), range(480, N)], np.array([[0, 1], [1, 1], [1, 2], [2, 0], [0, 0]])
+
+    def moved(split):
+        sides = [
+            [types[kind][i % len(types[kind])] for i, kind in zip(split[:, c], ends[split[:, 1], c // 2], strict=True)]
+            for c in (0, 2)
+        ]
+        return np.stack([sides[0], split[:, 1], sides[1]], axis=1).astype(np.int32)
+
+    parts = {name: moved(graph.split(name).triples) for name in ("train", "valid", "test")}
+    splits = {name: Split(name, part, None) for name, part in parts.items()}
+    known = KnownTriples.build(list(parts.values()), M)
+    changes = {"split": splits.__getitem__, "known": known, "kinds": Kinds.of(types, ends)}
+    typed = SimpleNamespace(**(vars(graph) | splits | changes))
+    alone = as_ranks(1, lambda world: rank(typed, ComplEx(8), make, torch.float32, world))[0]
+    for shard in as_ranks(3, lambda world: rank(typed, ComplEx(8), make, torch.float32, world)):
+        for part in ("greater", "equal", "candidates"):
+            for name, expected in getattr(alone, part).items():
+                np.testing.assert_array_equal(getattr(shard, part)[name], expected)
 
 
 def test_rows_that_are_not_finite_are_counted_once(graph):

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 from kgexp.data.graph import Graph, Split
 from kgexp.data.known import KnownTriples
 from kgexp.data.sides import Side
-from kgexp.data.vocabulary import Vocabulary
+from kgexp.data.vocabulary import EntityType, Vocabulary
 from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
 from kgexp.models.rotate import RotatE
@@ -45,6 +46,21 @@ def _random_graph(n, m, sizes, seed=0):
     return _graph(*parts, n=n, m=m)
 
 
+def _typed_graph(seed=0):
+    """Three types of 61, 23 and 3 entities, and relations of four kinds."""
+    random = np.random.default_rng(seed)
+    types = [EntityType("user", 0, 61), EntityType("item", 61, 84), EntityType("tag", 84, 87)]
+    ends = np.array([[0, 1], [0, 0], [1, 2], [2, 1]], np.int32)
+    parts = []
+    for size in (400, 40, 70):
+        r = random.integers(0, len(ends), size)
+        h, t = (np.array([random.integers(types[k].start, types[k].stop) for k in ends[r, side]]) for side in (0, 1))
+        parts.append(np.stack([h, r, t], axis=1))
+    graph = _graph(*parts, n=87, m=len(ends))
+    entities = Vocabulary(pa.array([f"e{i}" for i in range(87)], pa.large_string()), "entity", types)
+    return replace(graph, entities=entities, relation_types=ends)
+
+
 def _table(name, rows):
     return LocalTable(name, torch.as_tensor(rows), {}, None)
 
@@ -69,7 +85,8 @@ def _random_model(kind, graph, dim=8, *, reciprocal=True, dtype=torch.float32, s
 
 
 def _reference(model, entity, relation, graph, triples, mask):
-    """greater, equal, |C|: one triple, side and candidate at a time, through the float64 kernel alone."""
+    """greater, equal, |C|: one triple, side and candidate of the answer's type at a time, through the
+    float64 kernel alone."""
     rows = entity.state_tensors()["weight"].double()
     relation_rows = relation.state_tensors()["weight"].double()
     known = {}
@@ -84,7 +101,10 @@ def _reference(model, entity, relation, graph, triples, mask):
             query = model.query(side, rows[triple[side.given]][None], relation_rows[r])
             scores = model.rescore_pairs(query.expand(len(rows), -1), rows)
             scores = [-np.inf if score != score else score for score in scores.tolist()]
+            (ids,) = (range(start, stop) for _, start, stop in graph.entities.types if start <= answer < stop)
             for e, score in enumerate(scores):
+                if e not in ids:
+                    continue
                 other = list(triple)
                 other[side.column] = e
                 if e != answer and known.get(tuple(other), 0) & mask:
@@ -101,6 +121,7 @@ def made():
     return SimpleNamespace(
         graph=_graph,
         random_graph=_random_graph,
+        typed_graph=_typed_graph,
         table=_table,
         random_model=_random_model,
         reference=_reference,

@@ -53,6 +53,18 @@ def test_counts_are_those_of_a_plain_loop(made, kind, reciprocal, dtype):
     assert (counts.candidates["filtered"] < 37).any()
 
 
+@pytest.mark.parametrize("kind", ["complex", "transe_l1"])
+def test_candidates_are_the_entities_of_the_answers_type(made, kind):
+    graph = made.typed_graph()
+    tables = near_ties(made, graph, kind)
+    counts = assert_is_reference(made, *tables, graph, queries=7, block=10)
+    sizes = np.array([61, 23, 3])[graph.relation_types[counts.triples[:, 1]]]
+    np.testing.assert_array_equal(counts.candidates["raw"], sizes)
+    for queries, block in ((512, 87), (1, 1), (13, 4096)):
+        again = as_arrays(rank(*tables, graph, queries=queries, block=block))
+        np.testing.assert_array_equal(again, as_arrays(counts))
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -262,7 +274,7 @@ def test_hubs_make_smaller_batches(made, monkeypatch):
     monkeypatch.setattr(batching, "KNOWN", 100)
     graph = made.random_graph(61, 2, (1000, 10, 300))
     triples = graph.test.triples.astype(np.int64)
-    cut = list(batching.batches(graph.known, Side.TAIL, triples, 128))
+    cut = list(batching.batches(graph.known, Side.TAIL, triples, 128, range(graph.num_entities)))
     assert len(cut) > 3
     np.testing.assert_array_equal(np.concatenate([batch.triples for batch in cut]), triples)
     for batch in cut:
@@ -285,6 +297,7 @@ def test_an_error_bound_that_does_not_hold_is_noticed(made):
 MEMORY = """
 import resource, sys, numpy as np, torch
 from types import SimpleNamespace as S
+from kgexp.data.kinds import Kinds
 from kgexp.data.known import KnownTriples
 from kgexp.evaluation.ranker import Ranker
 from kgexp.models.distmult import DistMult
@@ -292,7 +305,7 @@ from kgexp.sharding.local import LocalTable
 n = 60_013
 test = np.stack([np.arange(96), np.zeros(96), np.arange(96) + 1], axis=1).astype(np.int32)
 graph = S(num_entities=n, num_relations=1, known=KnownTriples.build([test[:0], test[:0], test], 1),
-          split=lambda name: S(triples=test))
+          split=lambda name: S(triples=test), kinds=Kinds.of([range(n)], np.zeros((1, 2))))
 entity = LocalTable("entity", torch.ones(n, 4), {}, None)
 relation = LocalTable("relation", torch.ones(2, 4), {}, None)
 ranker = Ranker(DistMult(4, True), entity, relation, graph, queries=96, block=2048)

@@ -5,6 +5,7 @@ from kgexp.data.known import TEST, TRAIN, VALID
 from kgexp.data.sides import Side
 from kgexp.evaluation.batches import batches
 from kgexp.evaluation.metrics import metrics
+from kgexp.evaluation.ranker import Ranker
 from kgexp.evaluation.sampled import SampledRanker, sampled_name
 
 ALL = TRAIN | VALID | TEST
@@ -29,7 +30,7 @@ def test_counts_are_those_of_the_drawn_entities(case):
     rows, relations = (table.state_tensors()["weight"].double() for table in (entity, relation))
     known = {tuple(t) for split in (graph.train, graph.valid, graph.test) for t in split.triples.tolist()}
     for side in Side:
-        (batch,) = batches(graph.known, side, counts.triples, 512)
+        (batch,) = batches(graph.known, side, counts.triples, 512, range(101))
         drawn = ranker.draw(batch)
         assert drawn.shape == (len(counts), 50)
         for i, triple in enumerate(counts.triples.tolist()):
@@ -65,7 +66,7 @@ def test_sides_and_triples_draw_their_own(case):
     tables, graph = case
     ranker = SampledRanker(*tables, graph, candidates=50, seed=0)
     triples = graph.test.triples.astype(np.int64)[:20]
-    head, tail = (ranker.draw(next(batches(graph.known, side, triples, 20))) for side in Side)
+    head, tail = (ranker.draw(next(batches(graph.known, side, triples, 20, range(101)))) for side in Side)
     assert (head != tail).mean() > 0.9
     assert (head[0] != head[1]).mean() > 0.9
     assert len(np.unique(head)) > 95  # of 101, in 1000 draws
@@ -81,3 +82,23 @@ def test_a_graph_without_known_answers_in_the_sample(made):
     graph = made.graph([(0, 0, 1)], test=[(2, 0, 3)], n=5)
     counts = SampledRanker(*made.random_model("distmult", graph), graph, candidates=4, seed=0).rank("test", {NAME: ALL})
     assert (counts.candidates[NAME] <= 5).all()
+
+
+def test_typed_queries_draw_from_the_type_of_the_answer(made):
+    graph = made.typed_graph()
+    ranker = SampledRanker(*made.random_model("complex", graph), graph, candidates=500, seed=3)
+    drawn, draw = {}, ranker.draw
+
+    def spy(batch):
+        for (_, r, _), ids in zip(batch.triples.tolist(), draw(batch).tolist(), strict=True):
+            drawn.setdefault((r, batch.side), set()).update(ids)
+        return draw(batch)
+
+    ranker.draw = spy
+    counts = ranker.rank("test", {NAME: 0})
+    for (r, side), ids in drawn.items():
+        _, start, stop = graph.entities.types[graph.relation_types[r, side]]
+        assert ids == set(range(start, stop))
+    # Everything is drawn: the counts of what scores higher say the same as those against all of the type.
+    full = Ranker(ranker.model, ranker.entity, ranker.relation, graph).rank("test", {NAME: 0})
+    np.testing.assert_array_equal(counts.greater[NAME] == 0, full.greater[NAME] == 0)

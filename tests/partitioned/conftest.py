@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from small_graph import M, N, configured, graph, graph_folder  # noqa: F401  # fixtures
+from small_graph import M, N, configured, graph, graph_folder, typed  # noqa: F401  # fixtures
 
 from kgexp.data.load import load
 

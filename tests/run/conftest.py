@@ -104,7 +104,8 @@ def large_graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         lines = (f"e{h}\tr{i % 11}\te{t}\n" for i, (h, t) in enumerate(part.tolist()))
         (folder / f"{name}.txt").write_text("".join(lines))
     dataset = {"name": "large", "path": str(folder), "columns": ["head", "relation", "tail"], "header": False}
-    load({**dataset, "cache": str(cache), "valid": 0.1, "test": 0.1, "split_seed": 0, "relation_weights": None})
+    files = {"relation_types": None, "relation_weights": None}
+    load({**dataset, **files, "cache": str(cache), "valid": 0.1, "test": 0.1, "split_seed": 0})
     return folder, cache
 
 

@@ -13,9 +13,13 @@ from kgexp.sharding.orders import ORDERS
 
 @st.composite
 def itineraries(draw):
-    partitions, slices, pinned = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(0, 2))
+    partitions, slices, pinned = draw(st.integers(0, 6)), draw(st.integers(1, 3)), draw(st.integers(0, 2))
+    pinned = pinned if partitions else pinned + 1
     mix = draw(st.booleans())
-    moving, total = partitions * slices, partitions * slices + pinned
+    total = partitions * slices + pinned
+    numbers = draw(st.permutations(range(total)))
+    cuts = draw(st.sets(st.integers(0, partitions), max_size=3)) | {0, partitions}
+    types = np.diff(sorted(cuts)).tolist()
     buffer = draw(st.integers(min(2, partitions), partitions))
     density, seed = draw(st.sampled_from([0, 0.05, 0.4, 1])), draw(st.integers(0, 99))
     needed = np.random.default_rng(seed).random((total, total)) < density
@@ -28,7 +32,8 @@ def itineraries(draw):
         mix=mix,
         spread=mix and draw(st.booleans()),
         needed=draw(st.sampled_from([None, needed])),
-        pinned=tuple(range(moving, total)),
+        pinned=tuple(sorted(numbers[:pinned])),
+        types=draw(st.sampled_from([(), tuple(types)])),
     )
     return itinerary, buffer * slices + pinned
 
@@ -75,6 +80,38 @@ def test_passes_group_the_slices_anew():
     assert len(met) > 50  # 60 are expected
 
 
+def test_slices_are_grouped_with_those_of_their_type():
+    """Two partitions of the slices 1 to 6, one type, and three of 8 to 16, another; 0 and 7 stay."""
+    itinerary, met = build(mix=False, partitions=5, pinned=(0, 7), types=(2, 3)), set()
+    for number in range(6):
+        groups = {tuple(k for k in visit.heads if k not in (0, 7)) for visit in itinerary.visits(number)}
+        assert sorted(a for group in groups for a in group) == [*range(1, 7), *range(8, 17)]
+        assert all(group[-1] < 7 or group[0] > 7 for group in groups)
+        met |= groups
+    assert len(met) > 20
+
+
+def test_one_type_is_grouped_as_without_types():
+    one, two = build(types=(4,)), build()
+    for a, b in zip(one.visits(2), two.visits(2), strict=True):
+        assert a.resident == b.resident and np.array_equal(a.buckets, b.buckets)
+
+
+def test_pairs_that_no_relation_joins_are_not_visited():
+    """Three partitions of users, which sit with two of items: six loads of users are none too many."""
+    needed = np.zeros((5, 5), bool)
+    needed[:3, 3:] = True
+    visits = build("covering", partitions=5, slices=1, buffer=2, types=(3, 2), needed=needed).visits(0)
+    assert sorted(tuple(visit.resident) for visit in visits) == [(u, i) for u in range(3) for i in (3, 4)]
+    assert sorted(int(b) for visit in visits for b in visit.buckets) == np.flatnonzero(needed).tolist()
+
+
+def test_where_all_slices_stay_there_is_one_visit():
+    for mix in (True, False):
+        (visit,) = build(partitions=0, buffer=0, mix=mix, pinned=(0, 1, 2)).visits(4)
+        assert visit.resident == visit.heads == visit.tails == (0, 1, 2) and visit.buckets.tolist() == list(range(9))
+
+
 def test_loads_go_on_from_the_pass_before():
     itinerary = build(pinned=(12, 13))
     held, expected = set(), []
@@ -119,7 +156,9 @@ def test_one_partition_is_one_visit():
     ("options", "message"),
     [
         ({"mix": False, "spread": True}, "spread needs mix"),
-        ({"pinned": (3,)}, "the pinned slices follow the 12 others"),
+        ({"pinned": (3, 3)}, "pinned is .* distinct slices below 14"),
+        ({"pinned": (13,)}, "pinned is .* distinct slices below 13"),
+        ({"types": (1, 2)}, "together they must have the 4 partitions"),
         ({"needed": np.ones((4, 4), dtype=bool)}, r"it must be \(12, 12\)"),
     ],
 )

@@ -99,7 +99,8 @@ def test_compressed_files_hold_the_same_graph(folder, tmp_path):
     assert kgexp_generate(tmp_path / "small", "--compress", "zst", "--test", "0") == 0
     assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["train.tsv.zst", "valid.tsv.zst"]
     options = {"name": "g", "columns": ["head", "relation", "tail"], "header": False, "cache": None}
-    options |= {"valid": 0.1, "test": 0.1, "split_seed": 0, "relation_weights": None}
+    options |= {"valid": 0.1, "test": 0.1, "split_seed": 0, "relation_types": None}
+    options |= {"relation_weights": None}
     packed, plain = (load(options | {"path": str(path)}) for path in (tmp_path / "small", folder))
     assert np.array_equal(packed.train.triples, plain.train.triples)
 
