@@ -11,8 +11,9 @@ from torch import Tensor
 
 from kgexp import environment
 from kgexp.build import build
+from kgexp.checkpoint.checkpoint import Checkpoint
 from kgexp.checkpoint.remote import RemoteCheckpointStore
-from kgexp.checkpoint.store import Checkpoint, CheckpointStore
+from kgexp.checkpoint.store import CheckpointStore
 from kgexp.checkpoint.together import together
 from kgexp.data.graph import Graph
 from kgexp.data.load import load_together

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from kgexp.checkpoint.store import Checkpoint, CheckpointStore
+from kgexp.checkpoint.checkpoint import Checkpoint
+from kgexp.checkpoint.store import CheckpointStore
 from kgexp.errors import CheckpointError, ConfigError
 
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kgexp.checkpoint.store import Checkpoint, CheckpointStore
+from kgexp.checkpoint.checkpoint import Checkpoint
+from kgexp.checkpoint.store import CheckpointStore
 from kgexp.checkpoint.writing import index_of, own_rows, shard_files
 from kgexp.errors import CheckpointError
-from kgexp.sharding.partitioned import PartitionedTable
+from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.sharding.table import Table
 from kgexp.storage.blobs import Blobs
 from kgexp.storage.shards import shard_parts

@@ -14,7 +14,7 @@ from torch import Tensor
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
 from kgexp.sharding.backing import RowFile
-from kgexp.sharding.partitioned import PartitionedTable
+from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.sharding.table import Table
 from kgexp.storage.shards import write_shard
 

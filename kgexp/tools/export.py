@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from kgexp.checkpoint.checkpoint import Checkpoint
 from kgexp.checkpoint.choosing import choose
-from kgexp.checkpoint.store import Checkpoint
 from kgexp.data.vocabulary import Vocabulary
 from kgexp.errors import CheckpointError, ConfigError
 from kgexp.storage.shards import RowReader, as_bytes, shard_header

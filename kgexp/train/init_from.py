@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kgexp.checkpoint.checkpoint import Checkpoint
 from kgexp.checkpoint.choosing import choose
-from kgexp.checkpoint.store import Checkpoint
 from kgexp.checkpoint.together import together
 from kgexp.data.graph import Graph
 from kgexp.data.vocabulary import Vocabulary

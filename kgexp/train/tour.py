@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from kgexp.sharding.orders import loads
-from kgexp.sharding.partitioned import PartitionedTable
+from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.tracking.tracker import Tracker
 from kgexp.train.heldout import HeldOut
 from kgexp.train.memory import size

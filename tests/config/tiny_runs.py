@@ -21,7 +21,7 @@ from rank_threads import as_ranks
 
 from kgexp import environment
 from kgexp.check import check
-from kgexp.checkpoint.store import Checkpoint
+from kgexp.checkpoint.checkpoint import Checkpoint
 from kgexp.config import config_dir
 from kgexp.errors import KgexpError
 from kgexp.models.complex import ComplEx

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kgexp.checkpoint.store import Checkpoint
+from kgexp.checkpoint.checkpoint import Checkpoint
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
 BASE = ("train.threads=1", "model.dim=16", "train.batch_size=50", "tracking.every_steps=1", "train.device=cpu")

@@ -11,7 +11,7 @@ from conftest import kills
 from killing import End, Moment, Starter
 from test_kill_and_resume import same_end
 
-from kgexp.checkpoint.store import Checkpoint
+from kgexp.checkpoint.checkpoint import Checkpoint
 
 KILLS = kills(5)
 #: Kills of one run before it may come to its end.
