@@ -63,13 +63,13 @@ class Buffer:
         """Makes the slices `wanted` resident, and begins to fetch those of the visit that comes after."""
         start = time.perf_counter()
         self.settle()
-        self.loads += len(set(wanted).difference(self._resident))
         leaving = [k for k in self._first if k not in wanted]
         for k in wanted:
             if k not in self._first:
                 if not self._free and k not in self._own:
                     self._evict(leaving.pop(0))
                 self._load(k)
+        self.loads += len(set(wanted).difference(self._resident))
         self._resident = tuple(sorted(wanted))
         self._number()
         self.waited += time.perf_counter() - start
@@ -92,8 +92,9 @@ class Buffer:
     def clear(self) -> None:
         """Forgets what is in memory, changed or not."""
         self.settle()
-        self._free += [place for k, place in self._first.items() if k not in self._own]
-        self._first, self._dirty, self._resident = {}, set(), ()
+        for k in list(self._first):
+            self._leave(k)
+        self._dirty, self._resident = set(), ()
         self._number()
 
     def close(self) -> None:
@@ -151,13 +152,23 @@ class Buffer:
         if k in self._dirty:
             self._backing.store(k, self.rows(k))
             self._dirty.discard(k)
-        self._free.append(self._first.pop(k))
+        self._leave(k)
 
     def _load(self, k: int) -> None:
         self._first[k] = self._own[k] if k in self._own else self._free.pop()
         ids, places = self._slices.ids(k), self._range(k)
         self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
-        self._backing.fetch(k, self.rows(k))
+        try:
+            self._backing.fetch(k, self.rows(k))
+        except BaseException:  # whoever looks on must not take what is there now for the rows
+            self._leave(k)
+            raise
+
+    def _leave(self, k: int) -> None:
+        """Gives up the place of a slice."""
+        place = self._first.pop(k)
+        if k not in self._own:
+            self._free.append(place)
 
     def _number(self) -> None:
         """Tells where the rows are, of those that are resident."""

@@ -73,7 +73,7 @@ class Parts:
         device, dtype: of computing, and of the tables unless the configuration says otherwise.
         sharding: who owns the rows; connected.
         world: the ranks of the job.
-        buckets: the triples of train by where their entities are, where only some rows are in memory at a time.
+        buckets: the triples of train by where their entities are, where these are in partitions and steps are made of triples.
     """
 
     config: dict[str, Any]
@@ -114,8 +114,9 @@ class Parts:
         sharding.open(world, device)
         buckets = None
         if isinstance(sharding, PartitionedSharding):
-            cache = config["dataset"]["cache"]
             sharding.divide(graph.entities.types, graph.kinds.joined)
+        if isinstance(sharding, PartitionedSharding) and not objective.scoring.by_query:
+            cache = config["dataset"]["cache"]
             bounds = sharding.slices(graph.num_entities).bounds
             buckets = obtain_buckets(graph, bounds, None if cache is None else Path(cache).expanduser(), say)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world, buckets)
@@ -191,7 +192,7 @@ class Parts:
         size, seed, scoring = self.config["train"]["batch_size"], self.config["seed"], self.objective.scoring
         share = share or self.share
         sharding = self.sharding
-        if isinstance(sharding, PartitionedSharding) and self.buckets is not None and not scoring.by_query:
+        if isinstance(sharding, PartitionedSharding) and self.buckets is not None:
             n = self.graph.num_entities
             return VisitBatches(
                 self.buckets,

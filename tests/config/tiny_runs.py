@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -20,6 +21,7 @@ from rank_threads import as_ranks
 
 from kgexp import environment
 from kgexp.check import check
+from kgexp.checkpoint.store import Checkpoint
 from kgexp.config import config_dir
 from kgexp.errors import KgexpError
 from kgexp.models.complex import ComplEx
@@ -44,6 +46,8 @@ SMALL = {
 }
 #: Facts of `result.json` that are the same in every repetition.
 STABLE = ("status", "seed", "step", "best_step", "objective_name", "threads", "ranks", "memory_estimate", "data")
+#: What tells the files of rows of several processes apart.
+_RANDOM = re.compile(r"-[0-9a-f]{8}(?=\.safetensors)")
 WANDB = ("mode", "project", "entity", "group", "name", "tags", "notes")
 
 
@@ -156,14 +160,16 @@ def _traces(folder: Path) -> dict[str, Any]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((folder / "result.json").read_text())
     tables = hashlib.sha256()
-    for path in sorted(max((folder / "checkpoints").glob("step_*")).glob("*.safetensors")):
-        tables.update(path.read_bytes())
+    checkpoints = folder / "checkpoints"
+    for name in sorted(Checkpoint(max(checkpoints.glob("step_*"))).files):
+        if name.endswith(".safetensors"):
+            tables.update((checkpoints / name).read_bytes())
     return {
         "tables": tables.hexdigest(),
         "losses": [row["train/loss"] for row in rows if "train/loss" in row],
         "metrics": result["metrics"],
         "rows": [(row["step"], sorted(row)) for row in rows],
-        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
+        "files": sorted(_RANDOM.sub("", str(path.relative_to(folder))) for path in folder.rglob("*")),
         "result": {key: result.get(key) for key in STABLE},
     }
 

@@ -58,7 +58,11 @@ def _whole(spec):
     return Whole(spec.name, *new_rows(spec, range(spec.num_rows)), spec.optimizer, spec.placement.dtype, spec.seed)
 
 
-@pytest.mark.parametrize(("overrides", "sharding", "storage"), CASES, ids=lambda case: " ".join(case) if isinstance(case, tuple) else str(case))
+@pytest.mark.parametrize(
+    ("overrides", "sharding", "storage"),
+    CASES,
+    ids=lambda case: " ".join(case) if isinstance(case, tuple) else str(case),
+)
 def test_losses_and_rows_have_the_same_bits(configured, graph, overrides, sharding, storage, tmp_path):
     config = configured(*overrides, *sharding)
     trained = Trained(config, graph, tmp_path if storage else None).train(STEPS)

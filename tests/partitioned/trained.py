@@ -1,6 +1,5 @@
 """Training in this process without a run around it, and checkpoints of what was trained."""
 
-
 import torch
 
 from kgexp.checkpoint.store import CheckpointStore
@@ -79,4 +78,3 @@ def saved(checkpoint, state=("weight",)):
 def state_of(table):
     """Names of the tensors of a table."""
     return tuple(table.state_tensors())
-
