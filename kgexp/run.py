@@ -92,6 +92,7 @@ class _Session:
             known = record.values.get("wandb_id") or state.get("wandb_id")
         elif self._store.steps():
             raise CheckpointError(f"{self._store} holds checkpoints of another run: choose another folder.")
+        self._store.sweep()  # the lock is held: nobody else writes there
         tracker = Tracker if world.rank == 0 else MuteTracker
         self._tracker = tracker(config["tracking"], path, config, wandb_id=known)
         self._say = self._tracker.say

@@ -9,7 +9,6 @@ import json
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,20 +92,16 @@ class RemoteCheckpointStore(CheckpointStore):
         """See `CheckpointStore.open`."""
         return Checkpoint(Path(f"step_{step:010d}"), self._blobs)
 
-    def _prune(self) -> None:
-        """See `CheckpointStore._prune`: the index goes first."""
-        whole: dict[int, Checkpoint] = {}
-        for step in self.steps():
-            with suppress(CheckpointError):
-                whole[step] = self.open(step)
-        kept = self._kept(whole)
-        for step in whole.keys() - kept:
-            self._blobs.delete(f"step_{step:010d}/{_INDEX}")
+    def _discard(self, checkpoint: Checkpoint) -> None:
+        """See `CheckpointStore._discard`: the index goes first."""
+        self._blobs.delete(f"{checkpoint.path.name}/{_INDEX}")
+
+    def _remove_parts(self) -> None:
+        """See `CheckpointStore._remove_parts`."""
         there = {f"step_{step:010d}" for step in self.steps()}
         for name in self._blobs.names("step_"):
             if name.partition("/")[0] not in there:
                 self._blobs.delete(name)
-        self._prune_rows([whole[step] for step in kept])
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

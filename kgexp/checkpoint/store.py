@@ -35,7 +35,7 @@ from kgexp.errors import CheckpointError
 from kgexp.sharding.backing import ROWS, RowFile
 from kgexp.sharding.partitioned import PartitionedTable
 from kgexp.sharding.table import Table
-from kgexp.storage.blobs import Blobs, LocalBlobs
+from kgexp.storage.blobs import TEMPORARY, Blobs, LocalBlobs
 from kgexp.storage.shards import RowReader
 from kgexp.world import Alone, World
 
@@ -272,26 +272,50 @@ class CheckpointStore:
             raise problem
         return None
 
+    def sweep(self) -> None:
+        """Removes what a killed process left behind: for the start of the one process or job that uses the folder."""
+        by_first(self._world, "checkpoint leftovers", self._sweep)
+
+    def _sweep(self) -> None:
+        whole = self._whole()
+        self._remove_parts()
+        self._prune_rows(whole.values())
+
     def _prune(self) -> None:
         """Removes what is neither new nor the best of something new, and what a killed process left behind.
 
         A damaged checkpoint counts for nothing and is left for people to look at.
         """
+        whole = self._whole()
+        for step in whole.keys() - self._kept(whole):
+            self._discard(whole.pop(step))
+        self._remove_parts()
+        self._prune_rows(whole.values())
+
+    def _whole(self) -> dict[int, Checkpoint]:
+        """The checkpoints that are not damaged, by step."""
         whole: dict[int, Checkpoint] = {}
         for step in self.steps():
             with suppress(CheckpointError):
                 whole[step] = self.open(step)
-        for step in whole.keys() - self._kept(whole):
-            _discard(whole.pop(step).path)
-        for path in self.folder.glob("*.tmp"):
-            shutil.rmtree(path, ignore_errors=True)
-        self._prune_rows(whole.values())
+        return whole
 
     def _kept(self, whole: Mapping[int, Checkpoint]) -> set[int]:
         """The steps that stay."""
         newest = sorted(whole)[-self._keep :]
         best = {(whole[step].state.get("best") or {}).get("step") for step in newest}
         return set(newest) | {step for step in whole if step in best or whole[step].state.get("snapshot")}
+
+    def _discard(self, checkpoint: Checkpoint) -> None:
+        """Removes a checkpoint, or takes it from sight for `_remove_parts`."""
+        _discard(checkpoint.path)
+
+    def _remove_parts(self) -> None:
+        """Removes what never became a checkpoint or a file of rows; nobody is writing one."""
+        for path in self.folder.glob(f"*{TEMPORARY}"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in self.folder.glob(f"{ROWS}/*{TEMPORARY}"):
+            path.unlink(missing_ok=True)
 
     def _prune_rows(self, whole: Iterable[Checkpoint]) -> None:
         """Removes files of rows that no checkpoint names, unless a damaged one might."""

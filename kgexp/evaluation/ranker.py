@@ -157,8 +157,10 @@ def nonfinite_rows(entity: Table, relation: Table, block: int) -> dict[str, int]
     """How many rows of each table hold a NaN or an infinity."""
     found = {}
     for table in (entity, relation):
-        bad = [(~piece.rows.isfinite().all(dim=1)).sum() for piece in table.local_blocks(block)]
-        mine = torch.tensor([sum(int(x) for x in bad)], device=table.device)
+        mine = torch.zeros(1, dtype=torch.int64, device=table.device)
+        for piece in table.local_blocks(block):
+            # Nothing is kept of a block: among blocks that are read from files it would split the free memory up.
+            mine += (~piece.rows.isfinite().all(dim=1)).sum()
         found[table.name] = int(table.exchange.all_sum(mine))
     return found
 

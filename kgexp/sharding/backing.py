@@ -124,7 +124,9 @@ class Backing:
         """
         self._drawn = None
         for name, tensor in rows.items():
-            if not tensor.isfinite().all():
+            # The sum of finite numbers may be infinite, but no other numbers have one that is finite: to look at each
+            # would take memory for several slices.
+            if not tensor.sum().isfinite() and not tensor.isfinite().all():
                 raise NonFiniteError(
                     f"{self.layout.table}.{name} holds NaN or infinity among the rows {self.slices.ids(k).start} to "
                     f"{self.slices.ids(k).stop - 1}, which were not stored: lower optimizer.lr or the weights of the "
@@ -150,6 +152,7 @@ class Backing:
             return self._kept[k][name][start:stop]
         if k not in self._files:
             if self._drawn is None or self._drawn[0] != k:
+                self._drawn = None  # before the next one is made
                 self._drawn = k, self.layout.empty(self.slices.size(k))
                 self._origin(self.slices.ids(k), self._drawn[1])
             return self._drawn[1][name][start:stop]
@@ -164,7 +167,7 @@ class Backing:
     def commit(self, blobs: Blobs) -> dict[int, RowFile]:
         """Files of all slices, durable: for a checkpoint that will lie beside them. Slices in `blobs` for good are
         those that it names."""
-        self._place = blobs
+        self._place, self._drawn = blobs, None
         temporary: dict[str, Tensor] | None = None
         for k in range(len(self.slices)):
             if k in self._files or not self.slices.size(k):
@@ -218,13 +221,14 @@ class Backing:
         crc, offset = zlib.crc32(header), len(header)
         for name in self.layout.tensors:  # in the order of the file
             target = into[name]
-            rows = target if target.device.type == "cpu" and target.is_contiguous() else torch.empty_like(target).cpu()
+            direct = target.device.type == "cpu" and target.is_contiguous()
+            rows = target if direct else torch.empty_like(target, device="cpu")
             view = as_bytes(rows)
             for start in range(0, len(view), _PIECE):
                 piece = view[start : start + _PIECE]
                 blobs.read(file.name, offset, piece)
                 crc, offset = zlib.crc32(piece, crc), offset + len(piece)
-            if rows is not target:
+            if not direct:
                 target.copy_(rows)
         self.read_bytes += offset
         if crc != file.crc32 or offset != file.size:

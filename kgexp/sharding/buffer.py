@@ -69,7 +69,6 @@ class Buffer:
                 if not self._free and k not in self._own:
                     self._evict(leaving.pop(0))
                 self._load(k)
-        self.loads += len(set(wanted).difference(self._resident))
         self._resident = tuple(sorted(wanted))
         self._number()
         self.waited += time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from kgexp.sharding.rows import FILL, WEIGHT, OwnRows, TableSpec, clipped
 from kgexp.sharding.slices import Slices
 from kgexp.sharding.table import Block, Table
 from kgexp.storage.blobs import Blobs
+from kgexp.storage.shards import NEAR
 from kgexp.world import World
 
 
@@ -157,14 +159,18 @@ class PartitionedTable(Table):
         """Rows of a slice, counted from its first, ascending."""
         if self.buffer.holds(k):
             return self.buffer.rows(k)[WEIGHT].index_select(0, index)
-        rows, size = [], max(1, FILL // self.dim)
-        place, stop = index.cpu(), 0
-        while stop < len(place):  # no more of it at a time than is drawn at a time
-            first = int(place[stop])
-            start, stop = stop, int(torch.searchsorted(place, first + size))
-            block = self.backing.read(k, WEIGHT, first, int(place[stop - 1]) + 1)
-            rows.append(block.index_select(0, place[start:stop] - first))
-        return torch.cat(rows)
+        place, size = index.cpu(), max(1, FILL // self.dim)  # no more of it at a time than is drawn at a time
+        near = max(1, NEAR // self.backing.layout.row_bytes(WEIGHT))
+        rows = torch.empty(len(place), self.dim, dtype=self.backing.layout.tensors[WEIGHT][0])
+        cuts = [0, *((place.diff() > near).nonzero()[:, 0] + 1).tolist(), len(place)]
+        for start, end in pairwise(cuts):
+            while start < end:
+                first = int(place[start])
+                stop = int(torch.searchsorted(place[:end], first + size))
+                block = self.backing.read(k, WEIGHT, first, int(place[stop - 1]) + 1)
+                torch.index_select(block, 0, place[start:stop] - first, out=rows[start:stop])
+                start = stop
+        return rows
 
 
 def _layout(spec: TableSpec) -> Layout:

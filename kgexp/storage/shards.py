@@ -23,7 +23,7 @@ from kgexp.storage.blobs import Blobs, LocalBlobs
 _PIECE = 4 << 20
 
 #: Bytes between two rows that are rather read than passed over.
-_NEAR = 16 << 10
+NEAR = 16 << 10
 
 _DTYPES = {
     torch.float32: "F32",
@@ -166,7 +166,7 @@ class RowReader:
         """The rows int64[u], any of them, on the CPU in memory of their own; little more of the files is read."""
         wanted, place = torch.unique(rows, return_inverse=True)
         out = torch.empty((len(wanted), *self.shape[1:]), dtype=self.dtype)
-        near = max(1, _NEAR // max(1, out[:1].nbytes))
+        near = max(1, NEAR // max(1, out[:1].nbytes))
         cuts = [0, *((wanted.diff() > near).nonzero()[:, 0] + 1).tolist(), len(wanted)]
         for start, stop in pairwise(cuts):
             for low in range(start, stop, near):  # at most `near` rows of at most as many numbers each

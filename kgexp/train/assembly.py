@@ -58,6 +58,9 @@ _HASH_BYTES = 7
 #: Bytes besides, at most, while rows are drawn, loaded or scored again, some at a time; malloc may keep them for later.
 _PIECE_BYTES = 12 << 20
 
+#: Bytes of a slice that are written at a time.
+_WRITE_BYTES = 8 << 20
+
 #: Bytes of what connects a rank to others: two groups, threads, and what malloc sets aside for each of these.
 _CONNECTION_BYTES = 8 << 20
 
@@ -73,7 +76,8 @@ class Parts:
         device, dtype: of computing, and of the tables unless the configuration says otherwise.
         sharding: who owns the rows; connected.
         world: the ranks of the job.
-        buckets: the triples of train by where their entities are, where these are in partitions and steps are made of triples.
+        buckets: the triples of train by where their entities are, where these are in partitions and steps are made of
+            triples.
     """
 
     config: dict[str, Any]
@@ -151,7 +155,7 @@ class Parts:
             parts["indices"] = kept
         state = 0
         if self.device.type == "cpu":
-            parts["pieces of rows"] = min(_PIECE_BYTES, 3 * extent.rows * model.dim * _DOUBLE)
+            parts["pieces of rows"] = self._piece_bytes(extent)
         if ranks > 1:
             parts["exchange"] = self._exchange_bytes(extent) + (_CONNECTION_BYTES if self.device.type == "cpu" else 0)
         entity = self._table_bytes(extent.rows, model.dim)
@@ -160,10 +164,12 @@ class Parts:
             entity, state, relation = (entity[0], 0), entity[1] + relation[1], (relation[0], 0)
         if isinstance(self.sharding, PartitionedSharding):
             whole = sum(self._table_bytes(extent.entities, model.dim))
-            absent = {"absent partitions": whole} if storage.in_memory else {}
+            # On a GPU they are not: they stay in the memory of the machine.
+            absent = {"absent partitions": whole} if storage.in_memory and self.device.type == "cpu" else {}
             parts = {"partitions": sum(entity), **absent, "relation table": sum(relation)} | parts
             if isinstance(batches := self.batches(), VisitBatches):
                 parts["triples"] = batches.kept_bytes
+            parts["moving slices"] = self._moving_bytes(self.sharding, extent)
             # Checkpoints that stay, the best among them, and what is written before the next one.
             copies = self.config["checkpoint"]["keep"] + 2
             return Estimate(parts, 0, ranks, disk=copies * (whole + sum(relation)))
@@ -306,6 +312,21 @@ class Parts:
         owners, own = self.sharding.owners(n, ranks), max(Share(0, ranks).sizes(whole))
         rows = self.sharding.rows_in_memory(n, ranks)
         return Extent(own, whole if owners.ranks > 1 else own, rows, n, self.objective.model.dim)
+
+    def _piece_bytes(self, extent: Extent) -> int:
+        """Bytes of rows that are drawn, loaded or scored again in one thread."""
+        return min(_PIECE_BYTES, 3 * extent.rows * self.objective.model.dim * _DOUBLE)
+
+    def _moving_bytes(self, sharding: PartitionedSharding, extent: Extent) -> int:
+        """Bytes beside the slices in memory: their ids; where others are not, one that was never stored, drawn for a
+        checkpoint or an evaluation; on the CPU what is written of one at once, and the other thread's pieces."""
+        cut = sharding.cut(extent.entities)
+        slices, ids = cut.slices, _ID * extent.rows
+        if sharding.slots(extent.entities) + len(cut.pinned) >= len(slices) or self.device.type != "cpu":
+            return ids
+        slice_bytes = sum(self._table_bytes(slices.largest, extent.dim))
+        pieces = self._piece_bytes(extent) if sharding.prefetch else 0
+        return ids + slice_bytes + min(_WRITE_BYTES, slice_bytes) + pieces
 
     @property
     def _query_bytes(self) -> int:

@@ -37,6 +37,7 @@ class Tour:
         self._table, self._batches, self._meter, self._tracker, self._parts = table, batches, meter, tracker, parts
         self._held_out, self._before, self._planned = held_out, math.nan, math.nan
         self._leg: Leg | None = None
+        self._share = 1.0  # of the steps of the visit, those that come after the arrival
         self._visit, self._pass = self._counters(), self._counters()
 
     def arrive(self, step: int) -> None:
@@ -49,10 +50,18 @@ class Tour:
             self._pass = self._visit
             legs = self._batches.pass_legs(leg.number)[leg.index :]
             self._planned = loads([leg.visit for leg in legs], self._table.buffer.resident) / self._parts
-        self._leg = leg
+        self._leg, self._share = leg, (leg.stop - step) / (leg.stop - leg.start)
         self._table.enter(leg.visit, self._batches.next_resident(leg))
         if self._held_out is not None and step == leg.start:
             self._before = self._held_out.loss(leg)
+
+    def state_dict(self) -> dict[str, float]:
+        """What a row about the visit under way will say of its beginning, as JSON values."""
+        return {"before": self._before}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Takes back a `state_dict`."""
+        self._before = state["before"]
 
     @property
     def stop(self) -> int:
@@ -70,7 +79,7 @@ class Tour:
         row = {
             "visit/loss": self._meter.mean("visit"),
             "visit/triples": float(leg.triples),
-            "visit/triples_per_second": leg.triples / max(spent["seconds"], 1e-9),
+            "visit/triples_per_second": self._share * leg.triples / max(spent["seconds"], 1e-9),
             "visit/waited": spent["waited"],
             "visit/loads": spent["loads"] / self._parts,
             "visit/pass": float(leg.number),

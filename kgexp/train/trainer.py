@@ -127,6 +127,7 @@ class Trainer:
             "schedule": self.schedule.state_dict(),
             "averaging": self.averaging.state_dict(),
             "meter": self.meter.state_dict(),
+            "tour": None if self.tour is None else self.tour.state_dict(),
             "model_weight": self.averaging.model_weight,
         }
 
@@ -139,6 +140,8 @@ class Trainer:
         self.averaging.load_state_dict(state["averaging"])
         self.averaging.begin_anew_if_early()
         self.meter.load_state_dict(state["meter"])
+        if self.tour is not None and (tour := state.get("tour")) is not None:  # else it was trained without partitions
+            self.tour.load_state_dict(tour)
 
     def _train_in_turn(self, progress: Progress, stop: StopSignal) -> None:
         """One step after the other."""

@@ -210,7 +210,7 @@ class VisitBatches(Calendar):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of triples in memory: of the largest visit of the first pass, and of the next if that is read ahead."""
+        """Bytes of the triples in memory: of the first pass's largest visit, and of the next if it is read ahead."""
         sizes = self._buckets.sizes()
         largest = max(int(sizes[leg.visit.buckets].sum()) for leg in self._legs(0))
         return largest * self._buckets.row_bytes * (1 if self._pool is None else 2)

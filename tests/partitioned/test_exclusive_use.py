@@ -1,5 +1,6 @@
 """A slice is in one place at a time: stored before it is fetched again, resident while it is trained, never twice."""
 
+import itertools
 import threading
 import time
 
@@ -113,7 +114,7 @@ def test_what_is_trained_next_is_known_from_the_first_visit_of_a_stay(configured
     trained = Trained(configured("scoring=negatives", *cut(4, 2, mix=mix, spread=mix)), graph)
     batches = trained.batches
     legs = [leg for number in range(3) for leg in batches.pass_legs(number)]
-    for leg, later in zip(legs[:-1], legs[1:], strict=True):
+    for leg, later in itertools.pairwise(legs):
         if leg.visit.resident != later.visit.resident:
             assert batches.next_resident(leg) == later.visit.resident
         else:
@@ -142,7 +143,7 @@ def test_rows_that_are_not_finite_are_never_stored(background, files, tmp_path):
         buffer.enter((2, 3))
         buffer.flush()
     assert torch.all(backing.read(1, "sum", 0, 13) == 0)
-    assert not [path for path in tmp_path.rglob("*-00001.*")]
+    assert not list(tmp_path.rglob("*-00001.*"))
 
 
 def test_a_row_that_is_not_finite_is_in_no_checkpoint(configured, graph, tmp_path):

@@ -1,5 +1,7 @@
 """What a pass trains: every triple once, none that is held out, with candidates that are in memory."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +28,7 @@ def epochs(trained, count):
     bounds = [calendar.steps(epoch) for epoch in range(count + 1)]
     return [
         sorted(torch.cat([trained.batches(step).triples for step in range(*span)]).tolist())
-        for span in zip(bounds[:-1], bounds[1:], strict=True)
+        for span in itertools.pairwise(bounds)
     ]
 
 
@@ -92,7 +94,7 @@ def test_a_cut_counts_what_it_chooses(chunks, millionths):
     bounds = np.array([0, 1, 2, 17, 17, 400, 999, 1000])
     for chunk in range(chunks):
         counts = [whole.count(bounds[[k]], bounds[[k + 1]], chunk) for k in range(len(bounds) - 1)]
-        assert counts == [chosen[chunk][a:b].sum() for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        assert counts == [chosen[chunk][a:b].sum() for a, b in itertools.pairwise(bounds)]
 
 
 def test_more_chunks_than_triples_are_refused(configured, graph):

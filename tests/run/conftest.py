@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -9,10 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
+
+from kgexp.checkpoint.store import Checkpoint
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
 BASE = ("train.threads=1", "model.dim=16", "train.batch_size=50", "tracking.every_steps=1", "train.device=cpu")
+
+#: Entities of the large graph.
+LARGE = 400_000
+
+
+def kills(default: int) -> int:
+    """Kills in a test. Claims are about a kill at any moment, so the environment can ask for more."""
+    return int(os.environ.get("KGEXP_TEST_KILLS", default))
 
 
 class Command:
@@ -63,9 +73,11 @@ class Command:
         return sorted((self.folder / "checkpoints").glob("step_*"))
 
     def tensors(self) -> dict:
-        """Every tensor of the newest checkpoint."""
-        newest = self.checkpoints()[-1]
-        return {k: v for path in sorted(newest.glob("*.safetensors")) for k, v in load_file(path).items()}
+        """Every tensor of the newest checkpoint, whole."""
+        newest = Checkpoint(self.checkpoints()[-1])
+        index = json.loads((newest.path / "index.json").read_text())
+        readers = [newest.tensor(table, key) for table, keys in index["tables"].items() for key in keys]
+        return {reader.name: reader.read(0, reader.shape[0]) for reader in readers}
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +90,29 @@ def graph_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, part in (("train", order[:501]), ("valid", order[501:560]), ("test", order[560:])):
         (folder / f"{name}.txt").write_text("".join(lines[i] for i in part))
     return folder
+
+
+@pytest.fixture(scope="session")
+def large_graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A graph in which every entity stands once, and the cache with it: reading it is not what is measured."""
+    from kgexp.data.load import load
+
+    folder, cache = tmp_path_factory.mktemp("large"), tmp_path_factory.mktemp("cache")
+    generator = np.random.default_rng(0)
+    pairs = generator.permutation(LARGE).reshape(-1, 2)
+    for name, part in (("train", pairs), ("valid", generator.integers(0, LARGE, (60, 2)))):
+        lines = (f"e{h}\tr{i % 11}\te{t}\n" for i, (h, t) in enumerate(part.tolist()))
+        (folder / f"{name}.txt").write_text("".join(lines))
+    dataset = {"name": "large", "path": str(folder), "columns": ["head", "relation", "tail"], "header": False}
+    files = {"relation_types": None, "relation_weights": None}
+    load({**dataset, **files, "cache": str(cache), "valid": 0.1, "test": 0.1, "split_seed": 0})
+    return folder, cache
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Draws the moments of kills; the environment can ask for others."""
+    return random.Random(int(os.environ.get("KGEXP_TEST_SEED", "1")))
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from conftest import kills
 from jobs import Job
 from test_kill_and_resume import same_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")]
 
-#: Kills in the test; the claim is about any of them, so more can be asked for.
-KILLS = int(os.environ.get("KGEXP_TEST_KILLS", "2"))
+KILLS = kills(2)
 STEPS = 40
 RANKS = ("sharding=rowwise", "sharding.ranks=3")
 RUN = (
@@ -71,12 +71,6 @@ def same_rows(one, two) -> None:
     for expected, row in zip(left, right, strict=True):
         if "train/loss" in expected:
             assert row["train/loss"] == pytest.approx(expected["train/loss"], rel=1e-4), row["step"]
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    seed = int(os.environ.get("KGEXP_TEST_SEED", "1"))
-    return random.Random(seed)
 
 
 @pytest.mark.timeout(120 + 60 * KILLS)

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cgroups import Group, groups
-from conftest import ENVIRONMENT, Command
+from conftest import ENVIRONMENT, LARGE, Command
+from memory import anonymous, cost_of_libraries
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,48 +20,13 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc"),
 ]
 
-RANKS, ENTITIES, DIM = 4, 400_000, 128
+RANKS, DIM = 4, 128
 SETTINGS = (
     *("sharding=rowwise", "scoring=negatives", f"model.dim={DIM}", "train.batch_size=4000", "checkpoint.keep=1"),
     *("evaluation.every_epochs=0", "evaluation.queries=32", "tracking.progress=none"),
 )
 #: Of the estimate, what may lie between it and what is measured.
 TOLERANCE = 0.15
-
-
-@pytest.fixture(scope="module")
-def large_graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A graph in which every entity stands once, and the cache with it: reading it is not what is measured."""
-    from kgexp.data.load import load
-
-    folder, cache = tmp_path_factory.mktemp("large"), tmp_path_factory.mktemp("cache")
-    generator = np.random.default_rng(0)
-    pairs = generator.permutation(ENTITIES).reshape(-1, 2)
-    for name, part in (("train", pairs), ("valid", generator.integers(0, ENTITIES, (60, 2)))):
-        lines = (f"e{h}\tr{i % 11}\te{t}\n" for i, (h, t) in enumerate(part.tolist()))
-        (folder / f"{name}.txt").write_text("".join(lines))
-    dataset = {"name": "large", "path": str(folder), "columns": ["head", "relation", "tail"], "header": False}
-    files = {"relation_types": None, "relation_weights": None}
-    load({**dataset, **files, "cache": str(cache), "valid": 0.1, "test": 0.1, "split_seed": 0})
-    return folder, cache
-
-
-def anonymous(pid: int) -> int:
-    """Bytes of memory that a process has for itself, not counting mapped files; 0 where it has ended."""
-    try:
-        found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(found[1]) * 1024 if found else 0
-
-
-def cost_of_libraries() -> int:
-    """What `anonymous` says of a process that has imported all that a rank imports, and done nothing."""
-    code = "import kgexp.cli, kgexp.run, kgexp.ranks.job, re; print(open('/proc/self/status').read())"
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | ENVIRONMENT, capture_output=True, check=True)
-    found = re.search(rb"RssAnon:\s+(\d+) kB", done.stdout)
-    assert found
-    return int(found[1]) * 1024
 
 
 def launch(
@@ -122,7 +87,7 @@ def test_ranks_take_what_the_run_has_said(tmp_path, large_graph):
     print(re.search(r"memory: .*", said)[0])
     estimate = command.result["memory_estimate"]
     limit = round((1 + TOLERANCE) * estimate)
-    assert limit < ENTITIES * DIM * 2 * 4  # the table with Adagrad's sums, which no rank could hold
+    assert limit < LARGE * DIM * 2 * 4  # the table with Adagrad's sums, which no rank could hold
     with groups(RANKS) as within:
         again, _ = launch(
             *(command, "train.steps=30", "resume=auto"),
