@@ -63,6 +63,7 @@ class Buffer:
         """Makes the slices `wanted` resident, and begins to fetch those of the visit that comes after."""
         start = time.perf_counter()
         self.settle()
+        self.loads += len(set(wanted).difference(self._resident))
         leaving = [k for k in self._first if k not in wanted]
         for k in wanted:
             if k not in self._first:
