@@ -92,8 +92,9 @@ class Buffer:
     def clear(self) -> None:
         """Forgets what is in memory, changed or not."""
         self.settle()
-        self._free += [place for k, place in self._first.items() if k not in self._own]
-        self._first, self._dirty, self._resident = {}, set(), ()
+        for k in list(self._first):
+            self._leave(k)
+        self._dirty, self._resident = set(), ()
         self._number()
 
     def close(self) -> None:
@@ -151,7 +152,7 @@ class Buffer:
         if k in self._dirty:
             self._backing.store(k, self.rows(k))
             self._dirty.discard(k)
-        self._free.append(self._first.pop(k))
+        self._leave(k)
 
     def _load(self, k: int) -> None:
         self._first[k] = self._own[k] if k in self._own else self._free.pop()
@@ -160,10 +161,14 @@ class Buffer:
         try:
             self._backing.fetch(k, self.rows(k))
         except BaseException:  # whoever looks on must not take what is there now for the rows
-            place = self._first.pop(k)
-            if k not in self._own:
-                self._free.append(place)
+            self._leave(k)
             raise
+
+    def _leave(self, k: int) -> None:
+        """Gives up the place of a slice."""
+        place = self._first.pop(k)
+        if k not in self._own:
+            self._free.append(place)
 
     def _number(self) -> None:
         """Tells where the rows are, of those that are resident."""

@@ -98,9 +98,10 @@ class Parts:
         sharding: Sharding = make(config["sharding"])
         sharding.open(world, device)
         buckets = None
+        if isinstance(sharding, PartitionedSharding):
+            sharding.divide(graph.entities.types, graph.kinds.joined)
         if isinstance(sharding, PartitionedSharding) and not objective.scoring.by_query:
             cache = config["dataset"]["cache"]
-            sharding.divide(graph.entities.types, graph.kinds.joined)
             bounds = sharding.slices(graph.num_entities).bounds
             buckets = obtain_buckets(graph, bounds, None if cache is None else Path(cache).expanduser(), say)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world, buckets)

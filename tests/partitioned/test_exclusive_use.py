@@ -58,7 +58,7 @@ def check_slots(buffer, slots):
 @pytest.mark.parametrize("order", ORDERS)
 def test_nothing_is_lost_in_any_order(order, mix, background, tmp_path):
     partitions, parts, held = 5, 2, 3
-    slices = Slices.even(N, partitions * parts)
+    slices = Slices.of_ranges([range(N)], [partitions * parts])
     itinerary = Itinerary(partitions, parts, held, order, SEED, mix=mix, spread=mix)
     backing = Recording(slices, LocalBlobs(tmp_path) if mix else None)
     slots = (held + background) * parts
@@ -97,7 +97,7 @@ def test_nothing_is_lost_in_any_order(order, mix, background, tmp_path):
 
 def test_rows_come_while_others_are_trained(tmp_path):
     """The visit that follows waits for nothing where training takes longer than moving rows."""
-    slices = Slices.even(N, 4)
+    slices = Slices.of_ranges([range(N)], [4])
     backing = Recording(slices, LocalBlobs(tmp_path), delay=0.05)
     buffer = Buffer(backing, 3, CPU, True)
     buffer.enter((0, 1), (1, 2))
@@ -123,7 +123,7 @@ def test_what_is_trained_next_is_known_from_the_first_visit_of_a_stay(configured
 
 def test_a_training_run_moves_what_its_itinerary_says(configured, graph, tmp_path):
     trained = Trained(configured("scoring=negatives", *cut(5, 2, slices=2)), graph, tmp_path)
-    itinerary, counted = trained.parts.sharding.itinerary(trained.parts.config["seed"]), 0
+    itinerary, counted = trained.parts.sharding.itinerary(graph.num_entities, trained.parts.config["seed"]), 0
     for number in range(3):
         trained.train(trained.batches.calendar.steps(number + 1) - trained.step)
         counted += itinerary.loads(number)
@@ -133,7 +133,7 @@ def test_a_training_run_moves_what_its_itinerary_says(configured, graph, tmp_pat
 @pytest.mark.parametrize("background", [True, False])
 @pytest.mark.parametrize("files", [True, False])
 def test_rows_that_are_not_finite_are_never_stored(background, files, tmp_path):
-    slices = Slices.even(N, 4)
+    slices = Slices.of_ranges([range(N)], [4])
     backing = Recording(slices, LocalBlobs(tmp_path) if files else None)
     buffer = Buffer(backing, 3, CPU, background)
     buffer.enter((0, 1))
@@ -160,7 +160,7 @@ def test_a_row_that_is_not_finite_is_in_no_checkpoint(configured, graph, tmp_pat
 
 def test_a_file_that_cannot_be_fetched_ends_in_its_name(tmp_path):
     """Also where the other thread meets it."""
-    slices, blobs = Slices.even(N, 4), LocalBlobs(tmp_path)
+    slices, blobs = Slices.of_ranges([range(N)], [4]), LocalBlobs(tmp_path)
     backing = Recording(slices, blobs)
     buffer = Buffer(backing, 3, CPU, True)
     buffer.enter((0, 1))

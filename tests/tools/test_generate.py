@@ -140,7 +140,7 @@ def test_it_says_how_to_train_on_it_and_complex_learns(tmp_path, capsys, compose
     parts = Parts.of(config, load(config["dataset"]), torch.device("cpu"))
     entity, relation = parts.tables(MemoryStorage())
     batches, seen = parts.batches(), []
-    for steps in (0, 8 * batches.steps_per_epoch):
+    for steps in (0, 8 * batches.calendar.steps(1)):
         for step in range(steps):
             train_step(parts.objective, entity, relation, batches(step))
         evaluator: Evaluator = parts.evaluator(entity, relation, print, lambda done, total: None)
