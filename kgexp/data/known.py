@@ -17,6 +17,9 @@ UInt8 = npt.NDArray[np.uint8]
 TRAIN, VALID, TEST = 1, 2, 4
 """The bit of each split in a mask."""
 
+_QUERIES = 1 << 20
+"""Queries that are counted at a time."""
+
 _BITS, _ALL = 3, np.uint8(7)
 
 
@@ -47,6 +50,15 @@ class Answers:
         keys = (given + np.int64(least)) * num_relations + relation
         first = np.flatnonzero(np.diff(keys, prepend=-1))
         return cls(keys[first], np.append(first, len(keys)).astype(offsets_type(len(keys))), entities, masks)
+
+
+@dataclass(frozen=True)
+class RelationCounts:
+    """Of every relation, int64[m]: its distinct triples, and the distinct entities at either side of them."""
+
+    facts: Int64
+    heads: Int64
+    tails: Int64
 
 
 class KnownTriples:
@@ -92,6 +104,22 @@ class KnownTriples:
     def splits(self) -> UInt8:
         """uint8[D], the mask of the splits that hold each distinct triple, in an order of its own."""
         return self._answers[Side.TAIL].splits
+
+    def relation_counts(self, mask: int) -> RelationCounts:
+        """What every relation has in the splits of a mask; some queries at a time, whatever the graph's size."""
+        m = self._num_relations
+        facts = np.zeros(m, np.int64)
+        given = {side: np.zeros(m, np.int64) for side in Side}
+        for side, index in self._answers.items():
+            for start in range(0, len(index.keys), _QUERIES):
+                relation = index.keys[start : start + _QUERIES] % m
+                offsets = index.offsets[start : start + _QUERIES + 1].astype(np.int64)
+                held = (index.splits[offsets[0] : offsets[-1]] & mask) > 0
+                answers = np.add.reduceat(held, offsets[:-1] - offsets[0], dtype=np.int64)
+                given[side] += np.bincount(relation[answers > 0], minlength=m)
+                if side is Side.TAIL:
+                    facts += np.bincount(relation, answers, minlength=m).astype(np.int64)
+        return RelationCounts(facts, given[Side.TAIL], given[Side.HEAD])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The index as named arrays, of which `from_arrays` makes it again."""

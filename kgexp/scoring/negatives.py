@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from kgexp.data.graph import Graph
-from kgexp.data.grouping import grouped
-from kgexp.data.known import KnownTriples
+from kgexp.data.known import TRAIN, KnownTriples
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.randomness import Float64, Int64, Purpose, key, uniform
@@ -66,9 +65,9 @@ class NegativeSampling(ScoringTechnique):
         if self.degree_exponent:
             self._sampler = Degree(triples, graph.num_entities, self.degree_exponent, self.uniform_share)
         if self.bernoulli:
-            heads, tails = (_distinct(triples, side, graph.num_relations) for side in Side)
+            of = graph.known.relation_counts(TRAIN)
             # tph = N / heads and hpt = N / tails; a relation that train lacks is never asked for.
-            self._head_shares = tails / np.maximum(heads + tails, 1)
+            self._head_shares = of.tails / np.maximum(of.heads + of.tails, 1)
         self._known = graph.known
 
     def choose(self, batch: Batch, seed: int) -> Batch:
@@ -168,9 +167,3 @@ class NegativeSampling(ScoringTechnique):
         if cut < len(queries):
             scores.append(model.score(queries[cut:], candidates[whole]))
         return torch.cat(scores) if scores else queries.new_zeros(0, candidates.shape[1])
-
-
-def _distinct(triples: np.ndarray, side: Side, num_relations: int) -> Float64:
-    """How many distinct entities every relation has at a side: float64[m]."""
-    order, begins = grouped(triples[:, 1], triples[:, side.column])
-    return np.bincount(triples[order[begins], 1], minlength=num_relations).astype(np.float64)

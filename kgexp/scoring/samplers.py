@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 
+from kgexp.data.rowfile import pieces
 from kgexp.randomness import Int64, integers, uniform
 from kgexp.scoring.pool import Pool
 
@@ -39,7 +40,9 @@ class Degree(Sampler):
     """
 
     def __init__(self, triples: npt.NDArray[np.int32], n: int, exponent: float, uniform_share: float) -> None:
-        degrees = np.bincount(triples[:, 0], minlength=n) + np.bincount(triples[:, 2], minlength=n)
+        degrees = np.zeros(n, np.int64)
+        for piece in pieces(triples):
+            degrees += np.bincount(piece[:, 0::2].ravel(), minlength=n)
         weights = degrees.astype(np.float64) ** exponent
         cumulative = np.cumsum((1 - uniform_share) * weights / weights.sum() + uniform_share / n)
         self._cumulative = cumulative / cumulative[-1]

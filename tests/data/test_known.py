@@ -95,3 +95,17 @@ def test_grouped_rows(scale):
     expected = sorted(range(501), key=lambda i: (*rows[i].tolist(), i))
     assert order.tolist() == expected
     np.testing.assert_array_equal(rows[order[begins]], np.unique(rows, axis=0))
+
+
+def test_relations_are_counted_in_the_splits_of_a_mask(monkeypatch):
+    monkeypatch.setattr("kgexp.data.known._QUERIES", 7)  # queries at a time
+    generator = np.random.default_rng(5)
+    splits = [generator.integers(0, (23, 5, 23), (size, 3)).astype(np.int32) for size in (150, 40, 40)]
+    splits[0][:, 1] %= 4  # train lacks relation 4
+    found = KnownTriples.build(splits, 5).relation_counts(TRAIN)
+    train = set(map(tuple, splits[0].tolist()))
+    for relation in range(5):
+        own = [triple for triple in train if triple[1] == relation]
+        assert found.facts[relation] == len(own)
+        assert found.heads[relation] == len({h for h, _, _ in own})
+        assert found.tails[relation] == len({t for _, _, t in own})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from kgexp.data.known import KnownTriples
 from kgexp.data.sides import Side
 from kgexp.scoring.batch import Batch
 from kgexp.scoring.masks import equal_mask, known_mask
@@ -53,7 +54,7 @@ def test_the_technique_draws_by_degree_once_it_knows_the_graph(world):
 def test_bernoulli_chooses_the_side_by_the_relation(world):
     # One head with nine tails in relation 0: tph = 9, hpt = 1; relation 1 the other way round.
     forward = np.array([(0, 0, t) for t in range(1, 10)] + [(h, 1, 0) for h in range(1, 10)], np.int32)
-    world.graph.train = type(world.graph.train)("train", np.repeat(forward, 2, axis=0), None)
+    world.graph.known = KnownTriples.build([np.repeat(forward, 2, axis=0)], world.graph.num_relations)
     scoring = NegativeSampling(3, chunk_size=7, sides="bernoulli")
     scoring.prepare(world.graph)
     triples = torch.from_numpy(forward.astype(np.int64)).repeat(1000, 1)
