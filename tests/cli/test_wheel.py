@@ -19,6 +19,9 @@ from kgexp.check import check_choice, resolved, without_leftovers
 from kgexp.config import config_dir
 from kgexp.schemas import SCHEMAS
 
+def url(choices):
+    return ["storage.url=s3://x/y"] if {"storage=s3", "storage=gcs"} & set(choices) else []
+
 conf = Path(config_dir())
 assert conf.parent == Path(kgexp.__file__).parent, conf
 groups = {name: sorted(p.stem for p in (conf / name).glob("*.yaml")) for name in (*SCHEMAS, "experiment", "sweep")}
@@ -27,7 +30,7 @@ places = max(map(len, groups.values()))
 with initialize_config_dir(version_base="1.3", config_dir=str(conf)):
     for place in range(places):  # one choice of every group at a time, for composing takes long
         choices = [f"{group}={names[place % len(names)]}" for group, names in groups.items()]
-        cfg = compose("config", overrides=["name=x", "dataset.path=x", "hydra/launcher=local", *choices])
+        cfg = compose("config", overrides=["name=x", "dataset.path=x", "hydra/launcher=local", *choices, *url(choices)])
         for group in SCHEMAS:
             check_choice(group, without_leftovers(resolved(cfg), ())[group])
 print(sum(map(len, groups.values())))

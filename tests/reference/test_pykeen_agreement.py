@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from kgexp.data.kinds import Kinds
 from kgexp.data.known import TEST, TRAIN, VALID, KnownTriples
 from kgexp.evaluation.metrics import metrics
 from kgexp.evaluation.ranker import Ranker
@@ -44,6 +45,7 @@ def make_graph(fixture):
         train=SimpleNamespace(triples=splits["train"]),
         split=lambda name: SimpleNamespace(triples=splits[name]),
         known=KnownTriples.build(list(splits.values()), m),
+        kinds=Kinds.of([range(n)], np.zeros((m, 2), np.int64)),
     )
 
 
