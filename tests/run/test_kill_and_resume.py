@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import kills
 
-KILLS = kills(2)
+KILLS = kills(1)
 OVERRIDES = (
     "train.epochs=14",
     "checkpoint.every_steps=7",

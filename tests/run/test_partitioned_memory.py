@@ -83,7 +83,7 @@ def test_a_table_larger_than_memory_takes_what_the_run_has_said(tmp_path, large_
 
 
 def test_memory_does_not_grow_from_pass_to_pass(tmp_path):
-    entities, passes = 20_000, 4
+    entities, passes = 20_000, 3
     lines = [f"e{i}\tr{i % 5}\te{(7 * i + 1) % entities}\n" for i in range(0, entities, 2)]
     for name, part in (("train", lines[10:]), ("valid", lines[:10])):
         (tmp_path / f"{name}.txt").write_text("".join(part))

@@ -16,7 +16,7 @@ from test_kill_and_resume import same_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")]
 
-KILLS = kills(2)
+KILLS = kills(1)
 STEPS = 40
 RANKS = ("sharding=rowwise", "sharding.ranks=3")
 RUN = (
