@@ -71,15 +71,8 @@ def local_table(spec: TableSpec) -> LocalTable:
     return LocalTable(spec.name, weight, state, spec.optimizer, spec.placement.dtype, spec.seed)
 
 
-class LocalSharding(Sharding):
-    """Makes tables whose rows all live in this process.
-
-    Args:
-        state_device: `cpu` or `cuda`, where the optimizer state is kept; None is where the weights are.
-    """
-
-    def __init__(self, state_device: str | None = None) -> None:
-        self._state_device = state_device
+class OneProcess(Sharding):
+    """What shardings of one process share: nobody to connect to, no rows to wait for."""
 
     def open(self, world: World, device: torch.device) -> None:
         """See `Sharding.open`: there is nobody to connect to."""
@@ -96,6 +89,21 @@ class LocalSharding(Sharding):
         """See `Sharding.owners`."""
         return Owners(num_entities, 1)
 
+    def plan(self, entity: Tensor, relation: Tensor, signal: int = 0) -> Plan:
+        """See `Sharding.plan`."""
+        return local_plan(entity, relation)
+
+
+class LocalSharding(OneProcess):
+    """Makes tables whose rows all live in this process.
+
+    Args:
+        state_device: `cpu` or `cuda`, where the optimizer state is kept; None is where the weights are.
+    """
+
+    def __init__(self, state_device: str | None = None) -> None:
+        self._state_device = state_device
+
     def entity_table(self, spec: TableSpec) -> LocalTable:
         """See `Sharding.entity_table`."""
         return local_table(spec.with_state_on(self._state_device))
@@ -103,7 +111,3 @@ class LocalSharding(Sharding):
     def relation_table(self, spec: TableSpec) -> LocalTable:
         """See `Sharding.relation_table`."""
         return local_table(spec.with_state_on(self._state_device))
-
-    def plan(self, entity: Tensor, relation: Tensor, signal: int = 0) -> Plan:
-        """See `Sharding.plan`."""
-        return local_plan(entity, relation)

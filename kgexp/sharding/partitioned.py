@@ -3,27 +3,20 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from kgexp.data.vocabulary import EntityType
 from kgexp.errors import ConfigError, meant
-from kgexp.sharding.base import Sharding
 from kgexp.sharding.covering import Bool
-from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.itinerary import Itinerary
-from kgexp.sharding.local import local_table
-from kgexp.sharding.owners import Owners
+from kgexp.sharding.local import OneProcess, local_table
 from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.sharding.partitions import Partitions
-from kgexp.sharding.route import Plan, local_plan
 from kgexp.sharding.rows import TableSpec
 from kgexp.sharding.slices import Slices
 from kgexp.sharding.table import Table
-from kgexp.world import World
 
 
-class PartitionedSharding(Sharding):
+class PartitionedSharding(OneProcess):
     """Trains tables larger than memory: partition by partition, each made of slices that every pass groups anew.
 
     Args:
@@ -84,21 +77,6 @@ class PartitionedSharding(Sharding):
         ranges = [range(start, stop) for _, start, stop in types]
         return Partitions.of(ranges, counts, self._buffer, self._slices, self._joined)
 
-    def open(self, world: World, device: torch.device) -> None:
-        """See `Sharding.open`: there is nobody to connect to."""
-
-    def close(self) -> None:
-        """See `Sharding.close`."""
-
-    @property
-    def exchange(self) -> Exchange:
-        """See `Sharding.exchange`."""
-        return Exchange()
-
-    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
-        """See `Sharding.owners`."""
-        return Owners(num_entities, 1)
-
     def slices(self, num_entities: int) -> Slices:
         """The ranges of ids that this makes."""
         return self.cut(num_entities).slices
@@ -143,7 +121,3 @@ class PartitionedSharding(Sharding):
     def relation_table(self, spec: TableSpec) -> Table:
         """See `Sharding.relation_table`: relations are in memory."""
         return local_table(spec)
-
-    def plan(self, entity: Tensor, relation: Tensor, signal: int = 0) -> Plan:
-        """See `Sharding.plan`."""
-        return local_plan(entity, relation)
