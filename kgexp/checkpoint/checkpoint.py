@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kgexp.checkpoint.writing import FORMAT
 from kgexp.errors import CheckpointError
-from kgexp.sharding.backing import ROWS, RowFile
 from kgexp.sharding.partitioned_table import PartitionedTable
+from kgexp.sharding.rowfiles import ROWS, RowFile
 from kgexp.sharding.table import Table
 from kgexp.storage.blobs import Blobs, LocalBlobs
 from kgexp.storage.shards import RowReader
@@ -103,6 +103,10 @@ class Checkpoint:
         for key, target in table.state_tensors().items():
             readers[key].copy_into(target, table.first_row)
 
+    def told(self) -> dict[str, Any]:
+        """What `ToldCheckpoint` knows of it, as JSON values."""
+        return {"name": str(self), "state": self.state, "config": self.config}
+
     def _hand_over(self, table: PartitionedTable, readers: Mapping[str, RowReader]) -> None:
         """Lets a table that is not whole in memory read the rows when it needs them."""
         rows = self._index.get("rows", {}).get(table.name)
@@ -122,6 +126,25 @@ class Checkpoint:
 
     def _json(self, file: str) -> dict[str, Any]:
         return read_json(self._blobs, f"{self.path.name}/{file}")
+
+
+class ToldCheckpoint(Checkpoint):
+    """A checkpoint that rank 0 alone can read, as another rank knows it; rows come from rank 0.
+
+    Args:
+        step: of it.
+        told: what `Checkpoint.told` gave there.
+    """
+
+    def __init__(self, step: int, told: Mapping[str, Any]) -> None:
+        self._index = {"step": step, "files": {}}
+        self._name_there, self.state, self.config = told["name"], told["state"], told["config"]
+
+    def __str__(self) -> str:
+        return str(self._name_there)
+
+    def load(self, table: Table) -> None:
+        """Nothing: whoever has the table asks rank 0."""
 
 
 def read_json(blobs: Blobs, name: str) -> dict[str, Any]:

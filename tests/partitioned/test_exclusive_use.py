@@ -9,10 +9,11 @@ import torch
 from trained import Trained, cut
 
 from kgexp.errors import CheckpointError, NonFiniteError
-from kgexp.sharding.backing import Backing, Layout
+from kgexp.sharding.backing import Backing
 from kgexp.sharding.buffer import Buffer
 from kgexp.sharding.itinerary import Itinerary
 from kgexp.sharding.route import Route
+from kgexp.sharding.rowfiles import Layout
 from kgexp.sharding.slices import Slices
 from kgexp.storage.blobs import LocalBlobs
 
