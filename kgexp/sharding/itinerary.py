@@ -1,7 +1,7 @@
-"""What the trainer of a partitioned table follows: which slices are in memory when, and what is trained then.
+"""What the trainers of a partitioned table follow: which slices are in memory when, and what is trained then.
 
 A slice is a contiguous range of ids. Each pass groups the slices of each type anew, at random, into partitions of
-equally many and plans its stays over these (orders.py). So the entities that are candidates for one another differ from
+equally many and plans its stays over these (turns.py). So the entities that are candidates for one another differ from
 pass to pass, and nothing has to be rewritten for it. Delaying pairs (`spread`) is what COMET does (MariusGNN: Waleffe
 and others, EuroSys 2023): without it a stay trains little but the partition that has just come.
 """
@@ -13,7 +13,8 @@ import numpy as np
 
 from kgexp.randomness import Purpose, key, uniform
 from kgexp.sharding.covering import Bool, Int64
-from kgexp.sharding.orders import Stay, loads, shuffled, stays
+from kgexp.sharding.orders import Stay, shuffled
+from kgexp.sharding.turns import Turn, turns
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Visit:
     """Slices, ascending, that the candidates for a missing head come from."""
     tails: tuple[int, ...]
     """Slices, ascending, that the candidates for a missing tail come from."""
+    unit: int = 0
+    """Counts the matches of a pass; for one trainer, its stays. One trainer does the visits of a unit in turn; those
+    of one stay follow each other with the same slices in memory."""
+    round: int = 0
+    """The units of a round have no slice in common but pinned ones."""
+    trainer: int = 0
+    """The rank that the plan gives it to."""
 
 
 class Itinerary:
@@ -42,6 +50,9 @@ class Itinerary:
     With `mix` a stay is one visit, and all that is in memory is a candidate. Without it a bucket of partitions is one
     visit, and the candidates come from its two partitions and the pinned slices (PyTorch-BigGraph). `spread` trains a
     pair of slices, in both directions, in a random one of the stays that hold it instead of the first.
+
+    Several `trainers`, each with a `buffer` of its own, share a pass by a tournament of `teams` (tournament.py), into
+    which the partitions are divided: two for each trainer by default, but no more than there are partitions.
     """
 
     def __init__(
@@ -57,6 +68,8 @@ class Itinerary:
         needed: Bool | None = None,
         pinned: tuple[int, ...] = (),
         types: tuple[int, ...] = (),
+        trainers: int = 1,
+        teams: int | None = None,
     ) -> None:
         self.slices = partitions * slices + len(pinned)
         self._moving = np.setdiff1d(np.arange(self.slices), pinned)
@@ -66,6 +79,10 @@ class Itinerary:
             raise ValueError(f"types is {types}: together they must have the {partitions} partitions")
         if spread and not mix:
             raise ValueError("spread needs mix: a visit to one bucket trains this bucket alone")
+        if trainers < 1 or (teams is not None and (trainers == 1 or teams < 2)):
+            raise ValueError(
+                f"{trainers} trainers, {teams} teams: at least one trainer, and two teams where more share"
+            )
         self.needed = np.ones((self.slices, self.slices), dtype=bool) if needed is None else needed
         if self.needed.shape != (self.slices, self.slices):
             raise ValueError(
@@ -73,6 +90,7 @@ class Itinerary:
             )
         self.partitions, self.buffer, self.order, self.seed = partitions, buffer, order, seed
         self.mix, self.spread, self.pinned = mix, spread, pinned
+        self.trainers, self.teams = trainers, min(partitions, teams or 2 * trainers)
         self._types, self._of_partition = types or (partitions,), slices
         self._visits = lru_cache(maxsize=2)(self._plan)  # a pass, and the one before it for `loads`
 
@@ -81,28 +99,47 @@ class Itinerary:
         return self._visits(number)
 
     def loads(self, number: int) -> int:
-        """Slices that come into memory in pass `number`, after what the pass before left there."""
-        before = self.visits(number - 1)[-1].resident if number else ()
-        return loads(self.visits(number), before)
+        """Slices that come into memory in pass `number`, of all trainers together; see `loads_of`."""
+        return sum(self.loads_of(number, trainer) for trainer in range(self.trainers))
+
+    def loads_of(self, number: int, trainer: int) -> int:
+        """Slices that come into a trainer's memory in pass `number`, after what the pass before left there; those that
+        another has trained meanwhile come again."""
+        before = self.visits(number - 1) if number else []
+        return self._loads([*before, *self.visits(number)], trainer) - self._loads(before, trainer)
+
+    def _loads(self, visits: list[Visit], trainer: int) -> int:
+        count, held = 0, set[int]()
+        for visit in visits:
+            if visit.trainer == trainer:
+                count += len(set(visit.resident) - held)
+                held = set(visit.resident)
+            else:
+                held -= set(visit.resident).difference(self.pinned)
+        return count
 
     def _plan(self, number: int) -> list[Visit]:
         groups = self._groups(number)
-        plan = [Stay((), ())]  # where all slices are pinned
-        if self.partitions:
-            needed = self._between(groups)
-            plan = stays(self.order, self.partitions, self.buffer, self.seed, number, needed=needed, ahead=self.mix)
-        held = [self._rows(groups, stay.resident) for stay in plan]
+        plan = self._turns(groups, number)
+        held = [self._rows(groups, turn.stay.resident) for turn in plan]
         wait = np.zeros((self.slices, self.slices), dtype=np.int64)
         if self.spread:
             wait = self._delays(held, number)
         wait[~self.needed] = -1
         if self.mix or not self.partitions:
-            return [self._visit(rows, rows, rows, wait) for rows in held]
+            return [self._visit(turn, rows, rows, rows, wait) for turn, rows in zip(plan, held, strict=True)]
         return [
-            self._visit(rows, self._rows(groups, (i,)), self._rows(groups, (j,)), wait)
-            for rows, stay in zip(held, plan, strict=True)
-            for i, j in stay.buckets
+            self._visit(turn, rows, self._rows(groups, (i,)), self._rows(groups, (j,)), wait)
+            for turn, rows in zip(plan, held, strict=True)
+            for i, j in turn.stay.buckets
         ]
+
+    def _turns(self, groups: Int64, number: int) -> list[Turn]:
+        """The stays over the partitions of a pass."""
+        if not self.partitions:
+            return [Turn(Stay((), ()))]  # all slices are pinned
+        needed = self._between(groups)
+        return turns(self.order, needed, self.buffer, self.teams, self.trainers, self.seed, number, ahead=self.mix)
 
     def _groups(self, number: int) -> Int64:
         """int64[P, slices], the slices of each partition of a pass, ascending: of one type."""
@@ -140,10 +177,18 @@ class Itinerary:
         draws = uniform(key(self.seed, Purpose.PASS, number, 2), np.minimum(a, b) * self.slices + np.maximum(a, b))
         return (draws * together).astype(np.int64)
 
-    def _visit(self, resident: Int64, heads: Int64, tails: Int64, wait: Int64) -> Visit:
+    def _visit(self, turn: Turn, resident: Int64, heads: Int64, tails: Int64, wait: Int64) -> Visit:
         """The visit that trains what has waited long enough; every other pair that is here has passed one more."""
         here = np.ix_(heads, tails)
         due = np.argwhere(wait[here] == 0)
         wait[here] -= 1
         buckets = heads[due[:, 0]] * self.slices + tails[due[:, 1]]
-        return Visit(tuple(resident.tolist()), buckets, tuple(heads.tolist()), tuple(tails.tolist()))
+        return Visit(
+            tuple(resident.tolist()),
+            buckets,
+            tuple(heads.tolist()),
+            tuple(tails.tolist()),
+            unit=turn.unit,
+            round=turn.round,
+            trainer=turn.trainer,
+        )
