@@ -38,6 +38,10 @@ class RankError(KgexpError):
     exit_code = 1
 
 
+class GivenUpError(RankError):
+    """The others have gone on without this rank, which was silent for too long."""
+
+
 def meant(word: str, words: Iterable[str]) -> str:
     """The end of a sentence about a word that is none of `words`."""
     close = get_close_matches(word, list(words), 1)

@@ -1,24 +1,26 @@
 """Ranks that talk through a torch store: who waits for whom, who is alive, who failed."""
 
 import json
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
-from kgexp.errors import RankError
+from kgexp.errors import GivenUpError, RankError
+from kgexp.store_link import give_up_after
 from kgexp.world import World
 
-#: Seconds between two heartbeats, at most; the longest pause between two looks at what others wrote.
-_BEAT, _LOOK = 5.0, 0.05
+#: The longest pause between two looks at what others wrote, in seconds.
+_LOOK = 0.05
 #: Seconds that the word of a rank that failed may take.
 _WORD = 1.0
 
@@ -39,6 +41,15 @@ class _Heard:
     beats: int
 
 
+#: Seconds between two heartbeats, and of them in a lease, at most.
+_BEAT, _BEATS = 5.0, 8
+
+
+def heartbeat(sharding: Mapping[str, Any]) -> float:
+    """Seconds between two heartbeats under a `sharding` of the configuration, at most."""
+    return min(_BEAT, float(sharding.get("lease", math.inf)) / _BEATS)
+
+
 class StoreWorld(World):
     """A `World` over any torch store; a context, in which a thread tells the others that this rank is alive.
 
@@ -49,6 +60,7 @@ class StoreWorld(World):
         store: the ranks' own: none may have used its keys before. Process groups prefix their keys.
         timeout: seconds of silence after which a rank counts as dead.
         start_timeout: the same for a rank that was never heard, whose libraries may come over a slow network.
+        beat: seconds between two heartbeats, at most; silence is measured in these.
 
     Attributes:
         store, timeout: as given.
@@ -64,6 +76,7 @@ class StoreWorld(World):
         local_size: int,
         timeout: float = 300.0,
         start_timeout: float = 300.0,
+        beat: float = _BEAT,
     ) -> None:
         self.store, self.timeout = store, timeout
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
@@ -72,8 +85,8 @@ class StoreWorld(World):
         self._calls = 0
         self._written: list[str] = []  # keys of calls that others may still read
         self._place: tuple[str, int | None, float] = ("start", None, time.monotonic())
-        self._pause = min(_BEAT, timeout / 10)
-        self._beats = 0
+        self._pause = min(beat, timeout / 10)
+        self._beats = self._counted = 0
         self._heard: dict[int, _Heard] = {}
         self._began = time.monotonic()
         self._ending = threading.Event()
@@ -83,6 +96,8 @@ class StoreWorld(World):
         # A store of its own: on a shared connection the heart would stop while somebody waits for a key.
         self._began = time.monotonic()
         store = self.store.clone()  # type: ignore[attr-defined]  # torch's stubs do not know it
+        for connection in (self.store, store):
+            give_up_after(connection, self.timeout)
         self._thread = threading.Thread(target=self._live, args=(store,), name="heartbeat", daemon=True)
         self._thread.start()
         return self
@@ -129,6 +144,15 @@ class StoreWorld(World):
         with suppress(RuntimeError):  # the store may be what failed
             self.store.compare_set("failed", "", json.dumps([self.rank, sentence]))
 
+    def count(self, amount: int) -> None:
+        """See `World.count`."""
+        self._counted += amount
+
+    def counted(self) -> int:
+        """See `World.counted`."""
+        heard = list(self._heard.values())
+        return self._counted + sum(int(other.word["counted"]) for other in heard)
+
     def whereabouts(self) -> str:
         """See `World.whereabouts`."""
         with suppress(RuntimeError):  # what was heard before has to do
@@ -136,10 +160,56 @@ class StoreWorld(World):
                 self._hear(self.store, rank)
         # Whoever failed lets go of the others first thing; its word may come a moment later.
         deadline = time.monotonic() + _WORD
-        while (failed := self._failure()) is None and time.monotonic() < deadline:
+        while (failed := self.failure()) is None and time.monotonic() < deadline:
             time.sleep(_LOOK)
         words = [self._about(rank) for rank in range(self.size) if rank != self.rank]
         return "; ".join(([failed] if failed else []) + words)
+
+    def roll_call(self, name: str, patience: float) -> list[int]:
+        """See `World.roll_call`."""
+        missing = list(range(1, self.size)) if self.rank == 0 else [0]
+        keys = [f"roll/{name}/{rank}" for rank in range(self.size)]
+        try:
+            if self.rank:
+                self.store.set(keys[self.rank], "")
+            while missing:
+                missing = [rank for rank in missing if not self.store.check([keys[rank]])]
+                if missing and (failed := self.failure()):
+                    raise RankError(failed)
+                if self.rank:
+                    self._give_up(name, missing, [rank for rank in missing if self._silent(rank)])
+                elif all(self.silence(rank) > patience for rank in missing):
+                    break
+                time.sleep(_LOOK if missing else 0)
+            if self.rank == 0:
+                self.store.set(keys[0], json.dumps(missing))
+            gone: list[int] = json.loads(self.store.get(keys[0]))
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        if self.rank in gone:
+            raise GivenUpError(
+                f"rank {self.rank} was silent for more than {patience:g} s, and the others went on without it: start "
+                "again with resume=auto for all to take part, and raise sharding.lease if it was not stopped."
+            )
+        return gone
+
+    def without(self, ranks: Sequence[int]) -> "StoreWorld":
+        """See `World.without`."""
+        left = [rank for rank in range(self.size) if rank not in ranks]
+        hosts = {rank: other.word["host"] for rank, other in self._heard.items()} | {self.rank: socket.gethostname()}
+        here = [rank for rank in left if hosts.get(rank) == hosts[self.rank]]
+        store = PrefixStore(f"without/{'-'.join(map(str, ranks))}", self.store)
+        place = left.index(self.rank), len(left), here.index(self.rank), len(here)
+        return StoreWorld(store, *place, self.timeout, self._start_timeout, self._pause)
+
+    def silence(self, rank: int) -> float:
+        """See `World.silence`; costs no request: the thread hears."""
+        if rank == self.rank:
+            return 0.0
+        heard = self._heard.get(rank)
+        if heard and _ended(heard.word):
+            return math.inf
+        return (self._beats - (heard.beats if heard else 0)) * self._pause
 
     def _say(self, name: str, value: Any) -> None:
         key = f"{self._calls}/{self.rank}"
@@ -155,7 +225,7 @@ class StoreWorld(World):
         silent: list[int] = []
         try:
             while not self.store.check(keys):
-                if failed := self._failure():
+                if failed := self.failure():
                     raise RankError(failed)
                 missing = [rank for rank, key in zip(ranks, keys, strict=True) if not self.store.check([key])]
                 # Of the look before: what a rank says in its last moment is there by now.
@@ -180,8 +250,8 @@ class StoreWorld(World):
                 "what ran there; continue the run with resume=auto."
             )
 
-    def _failure(self) -> str | None:
-        """The sentence about the rank that failed first, if any did."""
+    def failure(self) -> str | None:
+        """See `World.failure`."""
         try:
             if not self.store.check(["failed"]):
                 return None
@@ -192,17 +262,16 @@ class StoreWorld(World):
 
     def _lost(self, error: RuntimeError) -> RankError:
         text = " ".join(str(error).split())[:200]
-        return RankError(f"rank {self.rank} lost the ranks' common store, so its keeper ended ({text}): see its log.")
+        return RankError(
+            f"rank {self.rank} lost the ranks' common store ({text}): rank 0 or its launcher, which keep it, ended, or "
+            "their machine cannot be reached. See the log there; continue the run with resume=auto."
+        )
 
     def _silent(self, rank: int) -> bool:
         """Whether another rank has ended, or was not heard for longer than it may be."""
         if rank not in self._heard:
             self._hear(self.store, rank)  # without waiting for the thread's next turn
-        heard = self._heard.get(rank)
-        if heard and _ended(heard.word):
-            return True
-        beats, limit = (heard.beats, self.timeout) if heard else (0, self._start_timeout)
-        return rank != self.rank and (self._beats - beats) * self._pause > limit
+        return self.silence(rank) > (self.timeout if rank in self._heard else self._start_timeout)
 
     def _about(self, rank: int) -> str:
         """What a rank was last heard doing."""
@@ -230,6 +299,7 @@ class StoreWorld(World):
                     "stage": stage,
                     "step": step,
                     "since": round(time.monotonic() - since, 1),
+                    "counted": self._counted,
                     **name,
                 }
                 store.set(f"heart/{self.rank}", json.dumps(word))

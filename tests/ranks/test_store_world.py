@@ -1,14 +1,16 @@
 """The world over a store: ranks are threads here, each with its own `StoreWorld`."""
 
 import json
+import math
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,7 @@ def test_a_rank_whose_process_has_ended_is_given_up_at_once_where_that_can_be_se
             RankError, match=r"at 'trained' for rank 1 in vain: .*step 7.*, its process has ended\. Look"
         ):
             first.barrier("trained")
+        assert first.silence(1) == math.inf
     else:
         said = threading.Timer(0.3, lambda: store.set("1/1", json.dumps(["trained", None])))
         said.start()
@@ -141,6 +144,18 @@ def test_a_rank_that_fell_silent_is_named_with_what_it_was_doing(worlds):
     assert "rank 2 (process" in made[0].whereabouts() and ": start, heard 0 s ago" in made[0].whereabouts()
 
 
+def test_silence_grows_from_the_last_heartbeat():
+    store = HashStore()
+    first, second, never = (StoreWorld(store, rank, 3, rank, 3, beat=0.05) for rank in range(3))
+    with first:
+        with second:
+            time.sleep(0.6)
+            assert first.silence(1) < 0.4 < first.silence(2)
+        time.sleep(0.6)
+        assert 0.3 < first.silence(1) < first.silence(2)
+        assert first.silence(0) == 0.0 and never.silence(0) == 0.0
+
+
 def test_word_of_a_failure_ends_the_waiting_at_once(worlds):
     made = worlds([HashStore()] * 3)
 
@@ -169,3 +184,17 @@ def test_a_store_whose_keeper_is_gone_is_an_error(worlds):
     made = worlds([HashStore(), TCPStore("127.0.0.1", keeper.port)], timeout=5.0)
     del keeper
     assert "lost the ranks' common store" in together(made[1:], lambda world: world.barrier("end"))[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such time limit")
+def test_connections_to_a_store_end_when_its_machine_is_out_of_reach_for_the_time_limit():
+    """A cut network takes machines to show; here it is what the kernel was told."""
+    keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", keeper.port)
+    with StoreWorld(PrefixStore("run", store), 0, 1, 0, 1, timeout=7.0):
+        limits = []
+        for entry in os.listdir("/proc/self/fd"):
+            with suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as connection:
+                if str(keeper.port) in str(connection.getpeername()):
+                    limits.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    assert sorted(limits) == [0, 7000, 7000], "the keeper's own; the world's two, one of them the heart's"
