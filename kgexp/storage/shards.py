@@ -25,7 +25,8 @@ _PIECE = 4 << 20
 #: Bytes between two rows that are rather read than passed over.
 NEAR = 16 << 10
 
-_DTYPES = {
+#: The format's names of dtypes, and the other way round.
+DTYPE_NAMES = {
     torch.float32: "F32",
     torch.float64: "F64",
     torch.float16: "F16",
@@ -34,7 +35,7 @@ _DTYPES = {
     torch.int32: "I32",
     torch.uint8: "U8",
 }
-_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 #: torch.distributed.checkpoint's key for the offsets of a shard within its tensor.
 _OFFSETS = "DCP_SHARDING_INFO"
@@ -70,19 +71,22 @@ def shard_header(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], start
         tensors: by name, the dtype and the shape in this file.
         start: number of the first row.
     """
-    header: dict[str, object] = {
-        "__metadata__": {
-            "format": "pt",
-            "DCP_VERSION": "1.0",
-            _OFFSETS: json.dumps(
-                {name: {"saved_offsets": [start] + [0] * (len(shape) - 1)} for name, (_, shape) in tensors.items()}
-            ),
-        }
-    }
+    offsets = {name: {"saved_offsets": [start] + [0] * (len(shape) - 1)} for name, (_, shape) in tensors.items()}
+    return safetensors_header(tensors, {"DCP_VERSION": "1.0", _OFFSETS: json.dumps(offsets)})
+
+
+def safetensors_header(tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]) -> bytes:
+    """What a file in the format begins with; the bytes of the tensors follow in the order given.
+
+    Args:
+        tensors: by name, the dtype and the shape.
+        metadata: what else is said of them.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
     offset = 0
     for name, (dtype, shape) in tensors.items():
         size = math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [offset, offset + size]}
+        header[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # aligned tensors can be mapped
@@ -199,7 +203,7 @@ def _read_header(blobs: Blobs, file: str, name: str) -> tuple[list[int], torch.d
             raise ValueError(f"it has {blobs.size(file)} bytes, not {end}")
         offsets = json.loads(header.get("__metadata__", {}).get(_OFFSETS, "{}"))
         start = offsets.get(name, {}).get("saved_offsets", [0])[0]
-        return entry["shape"], _TORCH_DTYPES[entry["dtype"]], start, begin + entry["data_offsets"][0]
+        return entry["shape"], DTYPES[entry["dtype"]], start, begin + entry["data_offsets"][0]
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{blobs.describe(file)}: {name} cannot be read ({error}); take another checkpoint"
