@@ -23,6 +23,7 @@ class Adam(RowOptimizer):
     """
 
     exact_state = ("step",)
+    signed_state = ("weight", "exp_avg")
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ class Averaged(RowOptimizer):
     def __init__(self, inner: RowOptimizer) -> None:
         super().__init__(inner.lr, inner.clip, inner.max_norm)
         self.exact_state = (*inner.exact_state, AVERAGE)  # rounded, the average of many would lose the last of them
+        self.signed_state = (*inner.signed_state, AVERAGE)
         self._inner = inner
 
     def state_shapes(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:

@@ -27,9 +27,11 @@ class RowOptimizer(ABC):
             before the gradient is clipped; None adds nothing. The owner of the rows sets it.
         exact_state: names of state tensors that must be kept in the dtype of computing, such as counts, which would
             stand still where they are rounded; the others may be kept in bfloat16.
+        signed_state: names of tensors, weights among them, whose numbers may be negative.
     """
 
     exact_state: tuple[str, ...] = ()
+    signed_state: tuple[str, ...] = ("weight",)
 
     def __init__(self, lr: float, clip: float | None = None, max_norm: float | None = None) -> None:
         self.lr = lr
