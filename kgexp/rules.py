@@ -230,6 +230,35 @@ def _partitioned(config: dict[str, Any]) -> None:
         )
 
 
+def check_trainers(config: dict[str, Any]) -> None:
+    """What several trainers of partitions cannot do. Raises ConfigError."""
+    if schema_of("sharding", config["sharding"]["_target_"]) is not PartitionedSharding:
+        return
+    if schema_of("scoring", config["scoring"]["_target_"]) is KvsAll:
+        raise ConfigError(
+            "scoring=kvsall trains queries, whose answers lie in all partitions, and no trainer of several has all: "
+            "choose another scoring, sharding=rowwise, or set sharding.ranks to 1."
+        )
+    if config["averaging"]["start"] is not None:
+        raise ConfigError(
+            "averaging.start averages every row at once, and no trainer of several has all: set it to null, or "
+            "sharding.ranks to 1."
+        )
+    unsteady = [name for name in ("evaluation", "checkpoint") if config[name]["every_steps"]]
+    if config["train"]["steps"] is not None or unsteady:
+        name = "train.steps" if config["train"]["steps"] is not None else f"{unsteady[0]}.every_steps"
+        raise ConfigError(
+            f"{name} is set, but several trainers are at one step at the end of a pass only: count in epochs, which "
+            "sharding.chunks cuts into passes, or set sharding.ranks to 1."
+        )
+
+
+def _trainers(config: dict[str, Any]) -> None:
+    ranks = config["sharding"].get("ranks")
+    if isinstance(ranks, int) and ranks > 1:
+        check_trainers(config)
+
+
 #: All of them, in the order in which they are looked at.
 RULES = (
     _columns,
@@ -248,4 +277,5 @@ RULES = (
     _narrow,
     _angles,
     _partitioned,
+    _trainers,
 )

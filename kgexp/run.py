@@ -1,6 +1,5 @@
 """One run, from a resolved configuration to `result.json`: load, train, evaluate, record."""
 
-import time
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,15 @@ from kgexp.build import build
 from kgexp.checkpoint.checkpoint import Checkpoint
 from kgexp.checkpoint.remote import RemoteCheckpointStore
 from kgexp.checkpoint.store import CheckpointStore
-from kgexp.checkpoint.together import together
+from kgexp.checkpoint.together import by_first, together
 from kgexp.data.graph import Graph
 from kgexp.data.load import load_together
-from kgexp.errors import CheckpointError, ConfigError, KgexpError
+from kgexp.errors import CheckpointError, ConfigError, GivenUpError, KgexpError
 from kgexp.evaluation.evaluator import Evaluation
 from kgexp.evaluation.report import summary, write_tsv
+from kgexp.rules import check_trainers
+from kgexp.sharding.joint_table import JointTable
+from kgexp.sharding.partitioned import PartitionedSharding
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.storage.blobs import LocalBlobs
@@ -27,17 +29,16 @@ from kgexp.tracking.callback import ProgressCallback
 from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import MuteTracker, Tracker
 from kgexp.train.assembly import Parts
+from kgexp.train.common_folder import is_common
 from kgexp.train.equal import check_equal
 from kgexp.train.init_from import earlier
 from kgexp.train.lock import run_lock
 from kgexp.train.record import Record
+from kgexp.train.scheduling import TrainersLost
 from kgexp.train.signals import StopRequested, StopSignal, strongest
 from kgexp.train.stages import Stages
 from kgexp.train.trainer import Trainer
 from kgexp.world import ALONE, World
-
-#: Seconds until a file is seen by other machines: a network file system may remember for a while that it was not there.
-_FOLDER_SECONDS = 40.0
 
 
 def run(config: dict[str, Any], folder: str, world: World = ALONE) -> float | None:
@@ -61,9 +62,7 @@ def run(config: dict[str, Any], folder: str, world: World = ALONE) -> float | No
         record = Record(path, written=first)
         record.update(status="running", error=None, folder=folder, seed=config["seed"])
         try:
-            with closing(build(config["storage"], plugins=config["plugins"])) as storage:
-                storage.open(path)
-                _Session(config, path, record, world, _store(storage, path, config, world)).execute(storage, stop)
+            _run(config, path, record, world, stop)
         except StopRequested:
             record.update(status="stopped")
         except BaseException as error:
@@ -75,13 +74,31 @@ def run(config: dict[str, Any], folder: str, world: World = ALONE) -> float | No
     return objective
 
 
+def _run(config: dict[str, Any], path: Path, record: Record, world: World, stop: StopSignal) -> None:
+    """The run; where trainers are lost whose work others have done, these go on by themselves."""
+    try:
+        with closing(build(config["storage"], plugins=config["plugins"])) as storage:
+            storage.open(path)
+            common = is_common(record, path, world)
+            if not common and "partitions" not in config["sharding"]:
+                raise _apart(path, world)
+            store = _store(storage, path, config, world, common)
+            _Session(config, path, record, world, store, common).execute(storage, stop)
+    except TrainersLost as lost:
+        with world.without(lost.ranks) as left:
+            if left.rank == 0:
+                print(f"{lost}: the other {left.size} go on from the end of the pass", flush=True)
+            _run(config | {"resume": str(path)}, path, record, left, stop)
+
+
 class _Session:
     """What happens in a run, in its order."""
 
     def __init__(
-        self, config: dict[str, Any], path: Path, record: Record, world: World, store: CheckpointStore
+        self, config: dict[str, Any], path: Path, record: Record, world: World, store: CheckpointStore, common: bool
     ) -> None:
         self._config, self._path, self._record, self._world = config, path, record, world
+        self._common = common
         self._mode = config["tracking"]["progress"] if world.rank == 0 else "none"
         self._stages = Stages(world)
         self._store = store
@@ -91,7 +108,7 @@ class _Session:
             self._checkpoint = self._store.newest(print if world.rank == 0 else lambda text: None)
             state = {} if self._checkpoint is None else self._checkpoint.state
             known = record.values.get("wandb_id") or state.get("wandb_id")
-        elif self._store.steps():
+        elif by_first(world, "the run's folder", self._store.steps):
             raise CheckpointError(f"{self._store} holds checkpoints of another run: choose another folder.")
         self._store.sweep()  # the lock is held: nobody else writes there
         tracker = Tracker if world.rank == 0 else MuteTracker
@@ -107,7 +124,10 @@ class _Session:
         state_device = device
         if (name := config["sharding"].get("state_device")) is not None:
             state_device = environment.choose_device(name, "sharding.state_device", self._world.local_rank)
-        self._check_folder()
+        if self._world.size > 1:
+            check_trainers(config)
+        if not self._common:
+            self._say("machines have no folder in common: checkpoints and results are in the run folder of rank 0")
         with self._stages.stage("load"):
             graph = load_together(config["dataset"], self._world, self._say)
         for line in graph.report.lines():
@@ -117,7 +137,11 @@ class _Session:
             parts = Parts.of(config, graph, device, self._world, self._say)
         with closing(parts.sharding):
             try:
+                if isinstance(parts.sharding, PartitionedSharding) and self._world.size > 1:
+                    parts.sharding.trainers.common = self._common or not isinstance(storage.blobs(), LocalBlobs)
                 self._run(parts, graph, storage, stop, threads, state_device)
+            except (TrainersLost, GivenUpError):
+                raise  # the others go on
             except Exception as error:
                 self._world.fail(_sentence(error))  # before the others are let go: it is what they ask for
                 raise
@@ -155,19 +179,8 @@ class _Session:
                 entity, relation = parts.tables(storage, known)
             self._train_and_test(parts, graph, entity, relation, stop)
             self._world.barrier("the end")
-
-    def _check_folder(self) -> None:
-        """Makes sure that what rank 0 writes into the run's folder is there for all ranks."""
-        self._world.barrier("the run's folder")  # rank 0 has written its record
-        deadline = time.monotonic() + _FOLDER_SECONDS
-        with together(self._world, "the run's folder"):
-            while not (self._path / "result.json").is_file() and time.monotonic() < deadline:
-                time.sleep(0.5)
-            if not (self._path / "result.json").is_file():
-                raise ConfigError(
-                    f"the run's folder {self._path} of rank 0 is not there for rank {self._world.rank}: ranks on "
-                    "several machines need a common file system; set hydra.run.dir to a folder on it."
-                )
+            if not self._common:
+                self._store.sweep()  # machines that have no checkpoints of their own need no rows any more
 
     def _free(self, device: torch.device) -> int | None:
         """Bytes that this rank may take on a device, of what it shares with others an equal part; None is unknown."""
@@ -178,16 +191,24 @@ class _Session:
     def _train_and_test(self, parts: Parts, graph: Graph, entity: Table, relation: Table, stop: StopSignal) -> None:
         tables = {"entity": entity, "relation": relation}
 
-        def save(step: int, state: dict[str, Any]) -> None:
+        def save(step: int, state: dict[str, Any], alone: bool = False) -> None:
+            if alone:
+                if self._world.rank == 0:
+                    write(self._store.alone(), step, state)
+                self._world.broadcast("the checkpoint of those that are left")
+                return
+            for table in tables.values():
+                check_equal(table, self._world)
+            write(self._store, step, state)
+
+        def write(store: CheckpointStore, step: int, state: dict[str, Any]) -> None:
             state |= {
                 "fingerprint": graph.fingerprint,
                 "wandb_id": self._tracker.wandb_id,
                 "rows": self._tracker.rows,
                 "seconds": self._stages.seconds,
             }
-            for table in tables.values():
-                check_equal(table, self._world)
-            self._store.save(step, tables, state, self._config, graph.vocabulary_files)
+            store.save(step, tables, state, self._config, graph.vocabulary_files)
 
         one_each = [1] * self._world.size
 
@@ -202,7 +223,7 @@ class _Session:
             stop.check()
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
-        trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save)
+        trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save, stop)
         self._restore(trainer, graph, tables)
         # What went before takes some ranks longer than others; from here on they wait for each other in collectives.
         self._world.barrier("the start of training")
@@ -226,10 +247,8 @@ class _Session:
             return None
         if trainer.best.step not in (None, trainer.step):
             self._say(f"testing the best checkpoint, of step {trainer.best.step}")
-            with together(self._world, "the best checkpoint"):
-                best = self._store.open(trainer.best.step)
-                for table in tables.values():
-                    best.load(table)
+            best = self._store.of(trainer.best.step)
+            self._load(best, tables)
             trainer.averaging.load_state_dict(best.state["averaging"])
         with self._stages.stage("test"), trainer.averaging.in_place():
             test = trainer.evaluator.evaluate("test")
@@ -249,9 +268,7 @@ class _Session:
                 f"{graph.fingerprint}): restore the files of dataset.path, dataset.relation_types and "
                 "dataset.relation_weights, or start a new run"
             )
-        with together(self._world, "the checkpoint"):
-            for table in tables.values():
-                checkpoint.load(table)
+        self._load(checkpoint, tables)
         trainer.load_state_dict(checkpoint.state)
         self._stages.seconds = checkpoint.state["seconds"]
         self._tracker.keep(checkpoint.state["rows"])
@@ -259,6 +276,16 @@ class _Session:
         if trainer.finished:
             why = "patience has run out" if trainer.best.exhausted else f"the run is {trainer.plan.total} steps long"
             self._say(f"nothing left to train: {why}")
+
+    def _load(self, checkpoint: Checkpoint, tables: dict[str, Table]) -> None:
+        """Fills the tables with what a checkpoint has; where rank 0 alone can read it, it tells the others."""
+        with together(self._world, "the checkpoint"):
+            for table in tables.values():
+                checkpoint.load(table)
+        entity, relation = tables["entity"], tables["relation"]
+        if not self._common and isinstance(entity, JointTable):
+            entity.begin_at_first()
+            entity.spread(relation.state_tensors().values())
 
     def _train(self, trainer: Trainer, stop: StopSignal) -> None:
         """Trains, with a progress in triples."""
@@ -295,12 +322,19 @@ class _Session:
             self._say(f"upload to Weights & Biases: {self._tracker.sync_command}")
 
 
-def _store(storage: Storage, path: Path, config: dict[str, Any], world: World) -> CheckpointStore:
+def _store(storage: Storage, path: Path, config: dict[str, Any], world: World, common: bool) -> CheckpointStore:
     """The checkpoints of the run, beside the rows that are not in memory."""
     blobs, keep = storage.blobs(), config["checkpoint"]["keep"]
     if isinstance(blobs, LocalBlobs):
-        return CheckpointStore(blobs.folder, keep, world)
-    return RemoteCheckpointStore(blobs, keep)
+        return CheckpointStore(blobs.folder, keep, world, common)
+    return RemoteCheckpointStore(blobs, keep, world)
+
+
+def _apart(path: Path, world: World) -> ConfigError:
+    return ConfigError(
+        f"the run's folder {path} of rank 0 is not there for all ranks: ranks on several machines need a common file "
+        "system; set hydra.run.dir to a folder on it, or choose sharding=partitioned, which needs none."
+    )
 
 
 def _sentence(error: BaseException) -> str:

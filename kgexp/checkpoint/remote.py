@@ -14,12 +14,14 @@ from typing import Any
 
 from kgexp.checkpoint.checkpoint import Checkpoint
 from kgexp.checkpoint.store import CheckpointStore
-from kgexp.checkpoint.writing import index_of, own_rows, shard_files
+from kgexp.checkpoint.together import by_first, together
+from kgexp.checkpoint.writing import all_rows, index_of, own_rows, shard_files
 from kgexp.errors import CheckpointError
 from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.sharding.table import Table
 from kgexp.storage.blobs import Blobs
 from kgexp.storage.shards import shard_parts
+from kgexp.world import ALONE, World
 
 _INDEX = "index.json"
 _NAME = re.compile(rf"step_(\d{{10}})/{_INDEX}")
@@ -29,20 +31,24 @@ _BLOCK = 8 << 20
 
 
 class RemoteCheckpointStore(CheckpointStore):
-    """The checkpoints of a run of one process.
+    """The checkpoints of a run whose entity rows have files of their own.
 
     Args:
         blobs: where they are; nobody else's.
-        keep: see `CheckpointStore`.
+        keep, world: see `CheckpointStore`.
     """
 
-    def __init__(self, blobs: Blobs, keep: int) -> None:
-        super().__init__(Path(), keep)
+    def __init__(self, blobs: Blobs, keep: int, world: World = ALONE) -> None:
+        super().__init__(Path(), keep, world)
         self._blobs = blobs
         self._nonce = uuid.uuid4().hex[:8]
 
     def __str__(self) -> str:
         return self._blobs.describe("")
+
+    def alone(self) -> "RemoteCheckpointStore":
+        """See `CheckpointStore.alone`."""
+        return RemoteCheckpointStore(self._blobs, self._keep)
 
     def save(
         self,
@@ -53,21 +59,29 @@ class RemoteCheckpointStore(CheckpointStore):
         vocabularies: Mapping[str, Path],
     ) -> Path:
         """See `CheckpointStore.save`. Of two writers of a step one wins; the other gets a CheckpointError."""
-        name = f"step_{step:010d}"
-        if step not in self.steps():
-            partitioned = [table for table in tables.values() if isinstance(table, PartitionedTable)]
-            rows = {table.name: table.commit(self._blobs) for table in partitioned}
-            sizes = {}
-            for table in tables.values():
-                if table.name not in rows:
-                    file = self._own(shard_files(table)[0])
-                    sizes[file] = self._blobs.write(f"{name}/{file}", shard_parts(own_rows(table, 0), 0))
-            for file, source in vocabularies.items():
-                sizes[self._own(file)] = self._blobs.write(f"{name}/{self._own(file)}", _blocks(source))
-            self._blobs.sync(f"{name}/{file}" for file in sizes)
-            index = index_of(step, tables, rows, sizes, self._own) | {"state": state, "config": config}
-            self._commit(f"{name}/{_INDEX}", json.dumps(index, indent=1).encode())
-        self._prune()
+        name, world = f"step_{step:010d}", self._world
+        if not by_first(world, "checkpoint folder", lambda: step in self.steps()):
+            with together(world, "checkpoint rows"):
+                partitioned = [table for table in tables.values() if isinstance(table, PartitionedTable)]
+                own = {table.name: table.commit(self._blobs) for table in partitioned}
+            rows = all_rows(world, own)
+
+            def commit() -> None:
+                sizes = {}
+                for table in tables.values():
+                    if table.name not in rows:
+                        file = self._own(shard_files(table)[0])
+                        sizes[file] = self._blobs.write(f"{name}/{file}", shard_parts(own_rows(table, 0), 0))
+                for file, source in vocabularies.items():
+                    sizes[self._own(file)] = self._blobs.write(f"{name}/{self._own(file)}", _blocks(source))
+                self._blobs.sync(f"{name}/{file}" for file in sizes)
+                index = index_of(step, tables, rows, sizes, self._own) | {"state": state, "config": config}
+                self._commit(f"{name}/{_INDEX}", json.dumps(index, indent=1).encode())
+
+            by_first(world, "checkpoint commit", commit)
+            for table in partitioned:
+                table.committed(rows[table.name])
+        by_first(world, "checkpoint pruning", self._prune)
         return Path(name)
 
     def _own(self, file: str) -> str:

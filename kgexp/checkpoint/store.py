@@ -24,13 +24,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kgexp.checkpoint.checkpoint import Checkpoint
+from kgexp.checkpoint.checkpoint import Checkpoint, ToldCheckpoint
 from kgexp.checkpoint.together import by_first, together
-from kgexp.checkpoint.writing import write_rest, write_rows
+from kgexp.checkpoint.writing import all_rows, write_rest, write_rows
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
-from kgexp.sharding.backing import ROWS
 from kgexp.sharding.partitioned_table import PartitionedTable
+from kgexp.sharding.rowfiles import ROWS
 from kgexp.sharding.table import Table
 from kgexp.storage.blobs import TEMPORARY, Blobs, LocalBlobs
 from kgexp.world import Alone, World
@@ -45,14 +45,21 @@ class CheckpointStore:
     Args:
         folder: made at the first save.
         keep: newest checkpoints that stay; those that one of them calls its best, and snapshots, stay too.
-        world: the ranks that write and read together: `save` and `newest` are for all of them to call.
+        world: the ranks that write and read together: `save`, `newest` and `of` are for all of them to call.
+        common: whether all ranks see the folder; else rank 0 writes and reads it for them, which takes a table that can
+            send its rows.
     """
 
-    def __init__(self, folder: Path, keep: int, world: World = _ALONE) -> None:
+    def __init__(self, folder: Path, keep: int, world: World = _ALONE, common: bool = True) -> None:
         self.folder = folder
         self._keep = keep
         self._world = world
+        self._common = common
         self._blobs: Blobs = LocalBlobs(folder)
+
+    def alone(self) -> "CheckpointStore":
+        """The same checkpoints, written and read without the other ranks."""
+        return CheckpointStore(self.folder, self._keep)
 
     def save(
         self,
@@ -78,17 +85,18 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: the ranks do not write into one folder; on all ranks.
-            OSError: the disk is full, or worse; on the rank that met it.
+            ConfigError: the disk is full; on the rank that met it.
             RankError: another rank met an error, or did not come.
         """
         world = self._world
         final = self.folder / f"step_{step:010d}"
         part = final.with_name(f"{final.name}.tmp")
+        partitioned = [table for table in tables.values() if isinstance(table, PartitionedTable)]
         if by_first(world, "checkpoint folder", lambda: self._prepare(final, part)):
             with together(world, "checkpoint rows"):
-                rows = {name: t.commit(self._blobs) for name, t in tables.items() if isinstance(t, PartitionedTable)}
-                own = write_rows(part, [table for table in tables.values() if table.name not in rows], world.rank)
-            written = world.gather("checkpoint files", own)
+                mine = {table.name: table.commit(self._blobs) for table in partitioned}
+                own = write_rows(part, [table for table in tables.values() if table.name not in mine], world.rank)
+            written, rows = world.gather("checkpoint files", own), all_rows(world, mine)
 
             def commit() -> None:
                 write_rest(part, step, tables, rows, written, state, config, vocabularies)
@@ -96,6 +104,8 @@ class CheckpointStore:
                 sync(self.folder)
 
             by_first(world, "checkpoint commit", commit)
+            for table in partitioned:
+                table.committed(rows[table.name])
         by_first(world, "checkpoint pruning", self._prune)
         return final
 
@@ -143,10 +153,15 @@ class CheckpointStore:
                 found; on all ranks.
         """
         step = by_first(self._world, "newest checkpoint", lambda: self._newest_whole(say))
-        if step is None:
-            return None
-        with together(self._world, "opening a checkpoint"):
-            return self.open(step)
+        return None if step is None else self.of(step)
+
+    def of(self, step: int) -> Checkpoint:
+        """`open` on all ranks."""
+        if self._common:
+            with together(self._world, "opening a checkpoint"):
+                return self.open(step)
+        told = by_first(self._world, "opening a checkpoint", lambda: self.open(step).told())
+        return self.open(step) if self._world.rank == 0 else ToldCheckpoint(step, told)
 
     def _newest_whole(self, say: Callable[[str], None]) -> int | None:
         """The step of `newest`."""
@@ -162,8 +177,11 @@ class CheckpointStore:
         return None
 
     def sweep(self) -> None:
-        """Removes what a killed process left behind: for the start of the one process or job that uses the folder."""
-        by_first(self._world, "checkpoint leftovers", self._sweep)
+        """Removes what no checkpoint has and a killed process left behind, on each machine whose folder is its own: for
+        the start and the end of the one process or job that uses the folder."""
+        with together(self._world, "checkpoint leftovers"):
+            if self._world.rank == 0 or (not self._common and self._world.local_rank == 0):
+                self._sweep()
 
     def _sweep(self) -> None:
         whole = self._whole()

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from kgexp.durable import sync
 from kgexp.errors import CheckpointError
-from kgexp.sharding.backing import RowFile
 from kgexp.sharding.partitioned_table import PartitionedTable
+from kgexp.sharding.rowfiles import RowFile
 from kgexp.sharding.table import Table
+from kgexp.storage.blobs import told
 from kgexp.storage.shards import write_shard
+from kgexp.world import World
 
 #: The version of the layout, which readers compare.
 FORMAT = 2
@@ -37,8 +39,8 @@ def write_rows(folder: Path, tables: Sequence[Table], rank: int) -> dict[str, in
     """Writes and syncs the rows that `rank`, this process, owns; returns the bytes of each file it wrote.
 
     Raises:
-        CheckpointError: the folder, which rank 0 has made, is not there.
-        OSError: the disk is full, or worse.
+        CheckpointError: the folder, which rank 0 has made, is not there, or worse.
+        ConfigError: the disk is full.
     """
     sizes = {}
     for table in tables:
@@ -47,7 +49,9 @@ def write_rows(folder: Path, tables: Sequence[Table], rank: int) -> dict[str, in
             continue
         if not folder.is_dir():
             raise CheckpointError(f"{folder / file} cannot be written by rank {rank}, without its folder: {_SHARED}")
-        write_shard(folder / file, own_rows(table, rank), table.bounds[rank])
+        rows = own_rows(table, rank)
+        with told(folder / file, "written", sum(part.nbytes for part in rows.values())):
+            write_shard(folder / file, rows, table.bounds[rank])
         sizes[file] = (folder / file).stat().st_size
     return sizes
 
@@ -57,6 +61,16 @@ def own_rows(table: Table, rank: int) -> dict[str, Tensor]:
     start, stop = table.bounds[rank : rank + 2]
     own = slice(start - table.first_row, stop - table.first_row)
     return {f"{table.name}.{key}": tensor[own] for key, tensor in table.state_tensors().items()}
+
+
+def all_rows(world: World, rows: Mapping[str, Mapping[int, RowFile]]) -> dict[str, dict[int, RowFile]]:
+    """By table and slice, the files of rows that any rank has written; `rows` are those of this one."""
+    own = {name: {k: asdict(file) for k, file in files.items()} for name, files in rows.items()}
+    joined: dict[str, dict[int, RowFile]] = {name: {} for name in rows}
+    for parts in world.gather("checkpoint row files", own):
+        for name, files in parts.items():
+            joined[name] |= {int(k): RowFile(**file) for k, file in files.items()}
+    return {name: dict(sorted(files.items())) for name, files in joined.items()}
 
 
 def write_rest(
@@ -90,9 +104,11 @@ def write_rest(
                 )
             sizes[name] = size
     for name, source in vocabularies.items():
-        _link(source, folder / name)
-    _write_json(folder / "state.json", state)
-    _write_json(folder / "config.json", config)
+        with told(folder / name, "written", source.stat().st_size):
+            _link(source, folder / name)
+    with told(folder / "state.json", "written"):
+        _write_json(folder / "state.json", state)
+        _write_json(folder / "config.json", config)
     sizes |= {name: (folder / name).stat().st_size for name in (*vocabularies, "state.json", "config.json")}
     _write_json(folder / "index.json", index_of(step, tables, rows, sizes))
     sync(folder)
@@ -112,6 +128,8 @@ def index_of(
     for name, table in tables.items():
         files = [named(file) for file in shard_files(table).values()]
         if isinstance(table, PartitionedTable):
+            if lost := [k for k in range(len(table.slices)) if table.slices.size(k) and k not in rows[name]]:
+                raise CheckpointError(f"nobody has the rows of the slices {lost} of {name}: no checkpoint was written")
             files = [f"../{file.name}" for file in rows[name].values()]
             shared |= {f"../{file.name}": file.size for file in rows[name].values()}
             details[name] = {

@@ -72,6 +72,12 @@ class PartitionedSharding:
     holdout: float = number(at_least=0, below=1)
     prefetch: bool = MISSING
     workers: int = number(at_least=1)
+    ranks: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
+    timeout: float = number(above=0)
+    scheduler: str = one_of("tournament", "locks")
+    lease: float = number(above=0)
+    sync_steps: int = number(at_least=1)
+    wire_dtype: str | None = one_of("bfloat16")
     type_partitions: dict[str, int] = number(at_least=1)
 
 

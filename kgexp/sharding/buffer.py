@@ -1,5 +1,6 @@
 """The part of a partitioned table that is in memory: slots for slices, which come and go while others are trained."""
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -53,6 +54,8 @@ class Buffer:
         self._resident: tuple[int, ...] = ()
         self._pool = ThreadPoolExecutor(1, "rows") if background else None
         self._underway: Future[None] | None = None
+        self._evicted = threading.Event()  # what was to leave has left; nobody waits for what comes
+        self._evicted.set()
 
     @property
     def resident(self) -> tuple[int, ...]:
@@ -64,7 +67,7 @@ class Buffer:
         start = time.perf_counter()
         self.settle()
         self.loads += len(set(wanted).difference(self._resident))
-        leaving = [k for k in self._first if k not in wanted]
+        leaving = [k for k in list(self._first) if k not in wanted]
         for k in wanted:
             if k not in self._first:
                 if not self._free and k not in self._own:
@@ -74,20 +77,48 @@ class Buffer:
         self._number()
         self.waited += time.perf_counter() - start
         if self._pool is not None:
+            self._evicted.clear()
             self._underway = self._pool.submit(self._exchange, leaving, [k for k in following if k not in wanted])
 
-    def flush(self) -> None:
-        """Stores whatever has changed; the slices stay."""
+    def leave(self, slices: Iterable[int]) -> None:
+        """Stores slices and gives up their places at once: does not wait for what the other thread fetches, as that
+        may be with somebody who waits for these."""
         start = time.perf_counter()
-        self.settle()
-        for k in sorted(self._dirty):
-            self._backing.store(k, self.rows(k))
-        self._dirty.clear()
+        self._evicted.wait()
+        leaving = [k for k in slices if k in self._first]
+        for k in leaving:
+            self._evict(k)
+        self._resident = tuple(k for k in self._resident if k not in leaving)
+        self._number()
         self.waited += time.perf_counter() - start
 
-    def touch(self) -> None:
-        """Says that the resident slices change."""
-        self._dirty.update(self._resident)
+    def store(self, slices: Iterable[int]) -> None:
+        """Stores what has changed of some slices; they stay."""
+        start = time.perf_counter()
+        self._evicted.wait()
+        for k in slices:
+            if k in self._dirty:
+                self._backing.store(k, self.rows(k))
+                self._dirty.discard(k)
+        self.waited += time.perf_counter() - start
+
+    def forget(self, slices: Iterable[int]) -> None:
+        """Gives up the places of slices, changed or not."""
+        self._dirty.difference_update(slices)
+        self.leave(slices)
+
+    def flush(self, besides: Iterable[int] = ()) -> None:
+        """Stores whatever has changed, but for some slices; all stay."""
+        start = time.perf_counter()
+        self.settle()
+        for k in sorted(self._dirty.difference(besides)):
+            self._backing.store(k, self.rows(k))
+        self._dirty.intersection_update(besides)
+        self.waited += time.perf_counter() - start
+
+    def touch(self, slices: Iterable[int] | None = None) -> None:
+        """Says that slices in memory change, by default the resident ones."""
+        self._dirty.update(self._resident if slices is None else slices)
 
     def clear(self) -> None:
         """Forgets what is in memory, changed or not."""
@@ -137,13 +168,16 @@ class Buffer:
     def settle(self) -> None:
         """Waits for the other thread; raises what it met."""
         if self._underway is not None:
-            self._underway.result()
-            self._underway = None
+            underway, self._underway = self._underway, None
+            underway.result()
 
     def _exchange(self, leaving: Sequence[int], following: Sequence[int]) -> None:
         """The other thread's work."""
-        for k in leaving:
-            self._evict(k)
+        try:
+            for k in leaving:
+                self._evict(k)
+        finally:
+            self._evicted.set()
         for k in following:
             if self._free:
                 self._load(k)
@@ -159,7 +193,8 @@ class Buffer:
         ids, places = self._slices.ids(k), self._range(k)
         self.numbers[places.start : places.stop] = torch.arange(ids.start, ids.stop, device=self.numbers.device)
         try:
-            self._backing.fetch(k, self.rows(k))
+            if self._backing.fetch(k, self.rows(k)):
+                self._dirty.add(k)
         except BaseException:  # whoever looks on must not take what is there now for the rows
             self._leave(k)
             raise

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from kgexp.environment import device_identity
-from kgexp.errors import RankError
 from kgexp.sharding.base import Sharding
 from kgexp.sharding.exchange import Exchange, GroupExchange
-from kgexp.sharding.groups import gloo_group, nccl_group
+from kgexp.sharding.groups import connecting, gloo_group, nccl_group
 from kgexp.sharding.local import local_table
 from kgexp.sharding.owners import Owners
 from kgexp.sharding.replicated import ReplicatedRoute, ReplicatedTable
@@ -45,14 +44,8 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.open`."""
         if world.size == 1:
             return
-        # Whoever has failed before says so here: while groups are connected nobody listens.
-        world.barrier("the connection of the ranks")
-        try:
+        with connecting(world, self.close):
             self._connect(world, device)
-        except RuntimeError as error:  # also of a rank that died meanwhile
-            self.close()
-            reason = " ".join(str(error).split())
-            raise RankError(f"the ranks could not be connected ({reason}): {world.whereabouts()}") from error
 
     def _connect(self, world: World, device: torch.device) -> None:
         """Makes both groups."""

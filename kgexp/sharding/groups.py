@@ -1,10 +1,28 @@
 """Process groups of a job's ranks, apart from torch's default one."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d  # torch.distributed exports a part of it
+
+from kgexp.errors import RankError
+from kgexp.world import World
+
+
+@contextmanager
+def connecting(world: World, close: Callable[[], None]) -> Iterator[None]:
+    """Within it the ranks make groups. Raises RankError, after `close`, where that fails."""
+    # Whoever has failed before says so here: while groups are connected nobody listens.
+    world.barrier("the connection of the ranks")
+    try:
+        yield
+    except RuntimeError as error:  # also of a rank that died meanwhile
+        close()
+        reason = " ".join(str(error).split())
+        raise RankError(f"the ranks could not be connected ({reason}): {world.whereabouts()}") from error
 
 
 def gloo_group(store: Any, name: str, rank: int, ranks: int, timeout: float, one_machine: bool) -> Any:

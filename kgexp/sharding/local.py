@@ -65,9 +65,9 @@ class LocalTable(Table):
         return self._rows.state_tensors()
 
 
-def local_table(spec: TableSpec) -> LocalTable:
-    """A new table whose rows are all in this process."""
-    weight, state = new_rows(spec, range(spec.num_rows))
+def local_table(spec: TableSpec, suffix: str = "") -> LocalTable:
+    """A new table whose rows are all in this process; for `suffix` see `new_rows`."""
+    weight, state = new_rows(spec, range(spec.num_rows), suffix)
     return LocalTable(spec.name, weight, state, spec.optimizer, spec.placement.dtype, spec.seed)
 
 

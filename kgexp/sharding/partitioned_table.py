@@ -1,6 +1,6 @@
 """The entity table of partitioned training: a few slices in memory, every other one in storage."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -9,16 +9,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kgexp.sharding.backing import Backing, Layout, RowFile, Rows
+from kgexp.sharding.backing import Backing
 from kgexp.sharding.buffer import Buffer
 from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.itinerary import Visit
 from kgexp.sharding.route import Route
+from kgexp.sharding.rowfiles import Layout, RowFile, Rows
 from kgexp.sharding.rows import FILL, WEIGHT, OwnRows, TableSpec, clipped
 from kgexp.sharding.slices import Slices
 from kgexp.sharding.table import Block, Table
 from kgexp.storage.blobs import Blobs
 from kgexp.storage.shards import NEAR
+
+#: Makes a backing from what `Backing` takes.
+MakeBacking = Callable[[Layout, Slices, Callable[[range, Rows], None], Blobs | None], Backing]
 
 
 class PartitionedTable(Table):
@@ -30,16 +34,23 @@ class PartitionedTable(Table):
         slots: slices that have room in memory, beside the pinned ones.
         background: whether slices move while others are trained.
         pinned: slices that are in memory in every visit.
+        backing: makes what has the rows that are not in memory.
     """
 
     def __init__(
-        self, spec: TableSpec, slices: Slices, slots: int, background: bool, pinned: Sequence[int] = ()
+        self,
+        spec: TableSpec,
+        slices: Slices,
+        slots: int,
+        background: bool,
+        pinned: Sequence[int] = (),
+        backing: MakeBacking = Backing,
     ) -> None:
         self.name, self.num_rows, self.dim = spec.name, spec.num_rows, spec.dim
         self.bounds, self.first_row = (0, spec.num_rows), 0
         self.exchange = Exchange()
         self.slices = slices
-        self.backing = Backing(
+        self.backing = backing(
             _layout(spec), slices, partial(_draw, spec), None if spec.storage.in_memory else spec.storage.blobs()
         )
         placement = spec.placement
@@ -101,7 +112,7 @@ class PartitionedTable(Table):
         """See `Table.local_blocks`: slices that are not in memory are streamed."""
         assert not grad, "only rows in memory have a gradient"
         self.buffer.settle()
-        for k in range(len(self.slices)):
+        for k in self._own_slices():
             places = clipped(range(self.num_rows) if ids is None else ids, self.slices.ids(k))
             if places and self.buffer.holds(k):
                 first = self.buffer.ranges([k])[0].start
@@ -129,6 +140,9 @@ class PartitionedTable(Table):
         self.buffer.flush()
         return self.backing.commit(blobs)
 
+    def committed(self, files: Mapping[int, RowFile]) -> None:
+        """The checkpoint is there that names these files, of all slices."""
+
     def adopt(self, files: Mapping[int, RowFile], blobs: Blobs) -> None:
         """Goes on from files that a `commit` gave."""
         self.buffer.clear()
@@ -140,6 +154,10 @@ class PartitionedTable(Table):
         self.buffer.clear()
         self.backing.restart(origin)
         self._enter_all()
+
+    def _own_slices(self) -> Iterable[int]:
+        """The slices that this process has to see to where all rows are looked at; ascending."""
+        return range(len(self.slices))
 
     def _enter_all(self) -> None:
         """Makes all slices resident where there is room for all: who takes no visits finds every row."""

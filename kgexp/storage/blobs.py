@@ -81,9 +81,9 @@ class LocalBlobs(Blobs):
         path, size = self.folder / name, 0
         with self._temporary(path) as file:
             for block in in_blocks(parts, _BLOCK):
-                with _told(path, "written", size + len(block)):
+                with told(path, "written", size + len(block)):
                     size += file.write(block)
-            with _told(path, "written", size):
+            with told(path, "written", size):
                 file.close()
                 os.replace(file.name, path)
         return size
@@ -91,7 +91,7 @@ class LocalBlobs(Blobs):
     def read(self, name: str, start: int, into: memoryview) -> None:
         """See `Blobs.read`."""
         path, rest, place = self.folder / name, into.cast("B"), start
-        with _told(path, "read"), open(path, "rb", buffering=0) as file:
+        with told(path, "read"), open(path, "rb", buffering=0) as file:
             while rest and (count := os.preadv(file.fileno(), [rest], place)):
                 rest, place = rest[count:], place + count
             if rest:
@@ -117,7 +117,7 @@ class LocalBlobs(Blobs):
     def delete(self, name: str) -> None:
         """See `Blobs.delete`."""
         path = self.folder / name
-        with _told(path, "deleted"):
+        with told(path, "deleted"):
             path.unlink(missing_ok=True)
 
     def sync(self, names: Iterable[str]) -> None:
@@ -126,13 +126,13 @@ class LocalBlobs(Blobs):
         top = self.folder.parent  # which may have got the folder just now
         folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(top)}
         for path in [*paths, *sorted(folders, reverse=True)]:
-            with _told(path, "synced"):
+            with told(path, "synced"):
                 sync(path)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Blobs.create`: a temporary file, synced, that gets its name by a link."""
         path = self.folder / name
-        with self._temporary(path) as file, _told(path, "created", len(data)):
+        with self._temporary(path) as file, told(path, "created", len(data)):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -153,7 +153,7 @@ class LocalBlobs(Blobs):
         """A new file beside `path`, which is closed in the end, and gone by the name that it had."""
         while True:
             temporary = path.with_name(f"{path.name}.{os.getpid()}.{next(self._numbers)}{TEMPORARY}")
-            with _told(path, "written"):
+            with told(path, "written"):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     file = open(temporary, "xb")  # noqa: SIM115  # closed below
@@ -169,7 +169,7 @@ class LocalBlobs(Blobs):
 
 
 @contextmanager
-def _told(path: Path, done: str, size: int = 0) -> Iterator[None]:
+def told(path: Path, done: str, size: int = 0) -> Iterator[None]:
     """Makes sentences of what the system says about a file of `size` bytes that could not be `done`."""
     try:
         yield

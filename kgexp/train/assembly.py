@@ -1,5 +1,6 @@
 """From a resolved configuration and a graph to the objects of a run."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +19,12 @@ from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
 from kgexp.scoring.share import ALL, Share
 from kgexp.sharding.base import Sharding
+from kgexp.sharding.exchange import ALONE, GroupExchange
+from kgexp.sharding.joint_table import JointTable
 from kgexp.sharding.partitioned import PartitionedSharding
 from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.sharding.rows import Placement, TableSpec
+from kgexp.sharding.shared_rows import Asynchronous, SharedRows, Synchronous
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.tracking.tracker import Tracker
@@ -31,16 +35,21 @@ from kgexp.train.calendar import Calendar
 from kgexp.train.estimator import Estimator
 from kgexp.train.heldout import HeldOut
 from kgexp.train.init_from import Earlier, Initial
+from kgexp.train.leasing import Leasing
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
 from kgexp.train.queries import QueryBatches
+from kgexp.train.scheduling import BucketScheduler, Tournament
+from kgexp.train.signals import StopSignal
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective
+from kgexp.train.together import Together
 from kgexp.train.tour import Tour
-from kgexp.train.trainer import Trainer
+from kgexp.train.trainer import Save, Trainer
 from kgexp.train.visits import MILLION, Cut, VisitBatches
-from kgexp.world import ALONE, World
+from kgexp.world import ALONE as ONE_PROCESS
+from kgexp.world import World
 
 #: Losses that may wait before they are looked at, so that steps need not wait for a GPU or for other ranks.
 _PENDING_LOSSES = 64
@@ -76,7 +85,7 @@ class Parts:
         config: dict[str, Any],
         graph: Graph,
         device: torch.device,
-        world: World = ALONE,
+        world: World = ONE_PROCESS,
         say: Callable[[str], None] = lambda line: None,
     ) -> "Parts":
         """Builds them, and connects the ranks of the job; `say` is told of what takes a while.
@@ -108,7 +117,9 @@ class Parts:
 
     @property
     def share(self) -> Share:
-        """The part of every batch that this rank trains."""
+        """The part of every batch that this rank trains; trainers of partitions have batches of their own."""
+        if isinstance(self.sharding, PartitionedSharding):
+            return ALL
         return Share(self.sharding.exchange.rank, self.sharding.exchange.ranks)
 
     def estimate(self, storage: Storage, ranks: int | None = None) -> Estimate:
@@ -187,7 +198,8 @@ class Parts:
         evaluator: Evaluator,
         tracker: Tracker,
         stages: Stages,
-        save: Callable[[int, dict[str, Any]], None],
+        save: Save,
+        stop: StopSignal,
     ) -> Trainer:
         """The trainer of the tables, at its first step."""
         config, graph = self.config, self.graph
@@ -202,8 +214,12 @@ class Parts:
             return f"epoch {epoch}, batch {part}, which begins with the triple {names}"
 
         waits = self.device.type == "cuda" or self.share.ranks > 1
-        meter = LossMeter(describe, _PENDING_LOSSES if waits else 1, self.sharding.exchange)
-        tour = None if isinstance(batches, QueryBatches) else self._tour(entity, relation, batches, meter, tracker)
+        together = self._together(entity, relation, batches, stop)
+        # Trainers that have batches of their own have losses of their own.
+        meter = LossMeter(describe, _PENDING_LOSSES if waits else 1, ALONE if together else self.sharding.exchange)
+        tour = None
+        if together is None and not isinstance(batches, QueryBatches):
+            tour = self._tour(entity, relation, batches, meter, tracker)
         schedule = build(config["schedule"], plugins=config["plugins"])
         if not len(graph.valid) and (schedule.learns or config["early_stopping"]["patience"] is not None):
             raise ConfigError(
@@ -234,6 +250,7 @@ class Parts:
             save=save,
             validates="valid" in config["evaluation"]["splits"] and len(graph.valid) > 0,
             tour=tour,
+            together=together,
             workers=getattr(self.sharding, "workers", 1),
         )
 
@@ -268,11 +285,41 @@ class Parts:
         if not isinstance(self.sharding, PartitionedSharding):
             return None
         assert isinstance(entity, PartitionedTable) and isinstance(batches, VisitBatches)
-        holdout = None
-        if self.sharding.holdout:
-            holdout = HeldOut(self.objective, entity, relation, batches, self.config["train"]["batch_size"])
         parts = self.sharding.cut(self.graph.num_entities).parts
-        return Tour(entity, batches, meter, tracker, parts, holdout)
+        return Tour(entity, batches, meter, tracker, parts, self._held_out(self.sharding, entity, relation, batches))
+
+    def _held_out(
+        self, sharding: PartitionedSharding, entity: Table, relation: Table, batches: VisitBatches
+    ) -> HeldOut | None:
+        if not sharding.holdout:
+            return None
+        return HeldOut(self.objective, entity, relation, batches, self.config["train"]["batch_size"])
+
+    def _together(
+        self, entity: Table, relation: Table, batches: Batches | QueryBatches | VisitBatches, stop: StopSignal
+    ) -> Together | None:
+        """What trains passes with other trainers, where there are some."""
+        sharding, over, world = self.sharding, self.sharding.exchange, self.world
+        if not isinstance(sharding, PartitionedSharding) or not isinstance(over, GroupExchange):
+            return None
+        assert isinstance(entity, JointTable) and isinstance(batches, VisitBatches)
+        pinned, every = sharding.cut(self.graph.num_entities).pinned, sharding.sync_steps
+        tables = [entity.shared_rows(), relation.state_tensors()]
+        rows = SharedRows(tables, [optimizer.signed_state for optimizer in self._optimizers()], self.dtype)
+        scheduler: BucketScheduler
+        shared: Synchronous | Asynchronous
+        if sharding.scheduler == "tournament":
+            scheduler = Tournament(entity, batches, world, every, pinned)
+            shared = Synchronous(rows, over)
+        else:
+            # What a lost trainer has in its memory is lost with it.
+            lease = sharding.lease if entity.backing.has_common_files else math.inf
+            locks = sharding.locks(world, lease)
+            scheduler = Leasing(entity, batches, world, locks, every, pinned, stop, lease)
+            shared = Asynchronous(rows, sharding.trainers, world)
+        held_out = self._held_out(sharding, entity, relation, batches)
+        crew = [world.size, sharding.scheduler, list(sharding.slices(self.graph.num_entities).bounds), every]
+        return Together(entity, batches, scheduler, shared, over, world, crew, held_out)
 
     def _averaging(self, tables: tuple[Table, ...], total: int, calendar: Calendar) -> Averaging:
         """Of a run of `total` steps. Raises ConfigError where it would never begin."""

@@ -37,6 +37,10 @@ _WRITE_BYTES = 8 << 20
 _CONNECTION_BYTES = 8 << 20
 
 
+#: Copies of the rows that all trainers have, at most, while these are exchanged.
+_COPIES = 6
+
+
 @dataclass(frozen=True)
 class Estimator:
     """Adds up what training and evaluation take, from above.
@@ -100,16 +104,18 @@ class Estimator:
         state = 0
         if self.device.type == "cpu":
             parts["pieces of rows"] = self._piece_bytes(extent)
-        if ranks > 1:
-            parts["exchange"] = self._exchange_bytes(extent) + (_CONNECTION_BYTES if self.device.type == "cpu" else 0)
         entity = self._table_bytes(extent.rows, model.dim)
         relation = self._table_bytes(self.relation_rows, model.relation_dim)
+        if ranks > 1:
+            shared = _COPIES * sum(relation) if self._partitioned else self._exchange_bytes(extent)
+            parts["exchange"] = shared + (_CONNECTION_BYTES if self.device.type == "cpu" else 0)
         if self.config["sharding"].get("state_device") not in (None, self.device.type):
             entity, state, relation = (entity[0], 0), entity[1] + relation[1], (relation[0], 0)
         if isinstance(self.sharding, PartitionedSharding):
             whole = sum(self._table_bytes(extent.entities, model.dim))
             # On a GPU they are not: they stay in the memory of the machine.
-            absent = {"absent partitions": whole} if storage.in_memory and self.device.type == "cpu" else {}
+            kept = math.ceil(whole * self.sharding.share_of_trainer(extent.entities))
+            absent = {"absent partitions": kept} if storage.in_memory and self.device.type == "cpu" else {}
             parts = {"partitions": sum(entity), **absent, "relation table": sum(relation)} | parts
             if self.triples:
                 parts["triples"] = self.triples
@@ -126,9 +132,14 @@ class Estimator:
         scoring, triples = self.objective.scoring, len(self.graph.train)
         n = self.graph.num_entities
         whole = min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
-        owners, own = self.sharding.owners(n, ranks), max(Share(0, ranks).sizes(whole))
+        owners, own = self.sharding.owners(n, ranks), max(Share(0, 1 if self._partitioned else ranks).sizes(whole))
         rows = self.sharding.rows_in_memory(n, ranks)
         return Extent(own, whole if owners.ranks > 1 else own, rows, n, self.objective.model.dim)
+
+    @property
+    def _partitioned(self) -> bool:
+        """Whether ranks have batches of their own."""
+        return isinstance(self.sharding, PartitionedSharding)
 
     def _piece_bytes(self, extent: Extent) -> int:
         """Bytes of rows that are drawn, loaded or scored again in one thread."""
@@ -154,8 +165,7 @@ class Estimator:
     @property
     def _kind_bytes(self) -> int:
         """Bytes of the positions of triples sorted by kind that batches of triples keep."""
-        partitioned = isinstance(self.sharding, PartitionedSharding)
-        if self.objective.scoring.by_query or partitioned or len(self.graph.kinds) == 1:
+        if self.objective.scoring.by_query or self._partitioned or len(self.graph.kinds) == 1:
             return 0
         return _PLACE * len(self.graph.train)
 

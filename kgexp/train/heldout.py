@@ -27,15 +27,20 @@ class HeldOut:
     batches: VisitBatches
     batch_size: int
 
-    @torch.no_grad()
     def loss(self, leg: Leg) -> float:
         """The mean over the triples of a visit that are held out; NaN where there are none.
 
         Candidates are drawn for the place of a batch in the visit, so they are the same each time.
         """
+        total, triples = self.sums(leg)
+        return total / triples if triples else math.nan
+
+    @torch.no_grad()
+    def sums(self, leg: Leg) -> tuple[float, int]:
+        """The sum over them, and how many these are."""
         total, triples = 0.0, 0
         for batch in self.batches.held_out(leg, self.batch_size):
             work = prepare(self.objective, self.entity.num_rows, batch)
             total += float(step_loss(self.objective, self.entity, self.relation, work)) * len(batch)
             triples += len(batch)
-        return total / triples if triples else math.nan
+        return total, triples

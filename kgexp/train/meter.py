@@ -62,6 +62,16 @@ class LossMeter:
             self.last = value
         self._pending.clear()
 
+    def merge(self, exchange: Exchange) -> None:
+        """Where ranks have losses of their own: rank 0 gets those of all windows, and the others begin anew."""
+        self.flush()
+        numbers = [*self._sums.values(), *self._triples.values()]
+        total = exchange.all_sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
+        if exchange.rank:
+            total = [0.0] * len(total)
+        self._sums = dict(zip(_WINDOWS, total, strict=False))
+        self._triples = dict(zip(_WINDOWS, map(int, total[len(_WINDOWS) :]), strict=True))
+
     def mean(self, window: str) -> float:
         """The mean loss a triple since the last call for `steps`, `epoch` or `visit`; NaN when there was none."""
         self.flush()

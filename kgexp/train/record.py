@@ -18,9 +18,14 @@ class Record:
     def __init__(self, folder: Path, *, written: bool = True) -> None:
         self._written = written
         self._path = folder / "result.json"
-        self.values: dict[str, Any] = {}
-        if self._path.is_file():
-            self.values = json.loads(self._path.read_text(encoding="utf-8"))
+        self.values: dict[str, Any] = self.read()
+
+    def read(self) -> dict[str, Any]:
+        """What is in the file now; nothing where there is none."""
+        if not self._path.is_file():
+            return {}
+        values: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+        return values
 
     def update(self, **values: Any) -> None:
         """Sets values (JSON; NaN becomes null) and writes the file."""

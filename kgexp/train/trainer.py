@@ -1,10 +1,10 @@
 """The loop of a run: steps, evaluations, checkpoints, in an order that a resumed run repeats exactly."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,11 +25,21 @@ from kgexp.train.hogwild import Hogwild
 from kgexp.train.meter import LossMeter
 from kgexp.train.plan import Cadence, Plan
 from kgexp.train.queries import QueryBatches
+from kgexp.train.scheduling import TrainersLost
 from kgexp.train.signals import StopRequested, StopSignal, strongest
 from kgexp.train.stages import Stages
 from kgexp.train.step import Objective, Work, prepare, run_step
+from kgexp.train.together import Together
 from kgexp.train.tour import Tour
 from kgexp.train.visits import VisitBatches
+
+
+class Save(Protocol):
+    """Writes a checkpoint of the tables."""
+
+    def __call__(self, step: int, state: dict[str, Any], alone: bool = False) -> None:
+        """With the state it is given, for the step it is given; all ranks call it together. `alone`: rank 0 writes
+        without the others, some of which are gone."""
 
 
 @dataclass
@@ -53,9 +63,10 @@ class Trainer:
         meter: watches the loss.
         tracker: takes the metrics.
         stages: takes the seconds.
-        save: writes a checkpoint of the tables with the state it is given, for the step it is given.
+        save: writes a checkpoint.
         validates: whether the validation split is to be ranked at all.
         tour: brings rows into memory where only some of them are there at a time.
+        together: trains passes with other trainers, where there are some.
         workers: threads that train at once, see `Hogwild`.
         step: steps trained so far.
         trained: triples trained so far.
@@ -76,9 +87,10 @@ class Trainer:
     meter: LossMeter
     tracker: Tracker
     stages: Stages
-    save: Callable[[int, dict[str, Any]], None]
+    save: Save
     validates: bool = True
     tour: Tour | None = None
+    together: Together | None = None
     workers: int = 1
     step: int = 0
     trained: int = 0
@@ -107,7 +119,9 @@ class Trainer:
             NonFiniteError: a loss, a row or a score is no longer finite; no such row is ever saved.
         """
         self._settle(stop)  # a resumed run may owe an evaluation that its stop put off
-        if self.workers > 1:
+        if self.together is not None:
+            self._train_together(self.together, progress, stop)
+        elif self.workers > 1:
             self._train_at_once(progress, stop)
         else:
             self._train_in_turn(progress, stop)
@@ -128,6 +142,7 @@ class Trainer:
             "averaging": self.averaging.state_dict(),
             "meter": self.meter.state_dict(),
             "tour": None if self.tour is None else self.tour.state_dict(),
+            "together": None if self.together is None else self.together.state_dict(),
             "model_weight": self.averaging.model_weight,
         }
 
@@ -139,9 +154,12 @@ class Trainer:
         self.schedule.load_state_dict(state["schedule"])
         self.averaging.load_state_dict(state["averaging"])
         self.averaging.begin_anew_if_early()
-        self.meter.load_state_dict(state["meter"])
+        if self.together is None or self.sharding.exchange.rank == 0:  # who has the losses of all
+            self.meter.load_state_dict(state["meter"])
         if self.tour is not None and (tour := state.get("tour")) is not None:  # else it was trained without partitions
             self.tour.load_state_dict(tour)
+        if self.together is not None:
+            self.together.load_state_dict(state.get("together"))
 
     def _train_in_turn(self, progress: Progress, stop: StopSignal) -> None:
         """One step after the other."""
@@ -159,12 +177,7 @@ class Trainer:
     def _train_at_once(self, progress: Progress, stop: StopSignal) -> None:
         """Several steps at a time, none of them under way where something else happens."""
 
-        def train(step: int) -> tuple[int, Tensor]:
-            work = prepare(self.objective, self.entity.num_rows, self.batches(step), self.sharding.plan)
-            factor = self.schedule.factor(step, self.plan.total)
-            return work.batch.total, run_step(self.objective, self.entity, self.relation, work, factor)
-
-        with Hogwild(train, self.workers, torch.get_num_threads()) as hogwild:
+        with Hogwild(self._train_alone, self.workers, torch.get_num_threads()) as hogwild:
             while not self.finished and (stop.requested is None or self.step < hogwild.asked):
                 with self.stages.stage("train", self.step):
                     if self.tour is not None:
@@ -174,6 +187,57 @@ class Trainer:
                     self._account(*hogwild(self.step, ahead), factor, progress)
                 if self.step == hogwild.asked:
                     self._settle(stop)
+
+    def _train_together(self, together: Together, progress: Progress, stop: StopSignal) -> None:
+        """Pass after pass, of which this process trains the steps that are its own."""
+
+        told = 0  # triples of the pass that the progress knows of
+
+        def train(steps: range) -> int:
+            nonlocal told
+            total = 0
+            for step, (triples, loss) in self._trained(steps):
+                self.meter.add(step, triples, loss)
+                total += triples
+            new = together.trained()
+            told += new
+            progress.advance(new, epoch=f"{self.epoch:.1f}", loss=f"{self.meter.last:.4g}")
+            return total
+
+        while not self.finished and stop.requested is None:
+            with self.stages.stage("train", self.step):
+                try:
+                    self.step, figures = together.run(self.step, train, stop)
+                except TrainersLost as lost:
+                    self.step = lost.step
+                    self.save(self.step, self.state_dict(), alone=True)
+                    raise
+            self.trained += round(figures.triples)
+            progress.advance(round(figures.triples) - told, epoch=f"{self.epoch:.1f}")
+            told = 0
+            self.meter.merge(self.sharding.exchange)
+            row = figures.row() | {"train/loss": self.meter.mean("steps"), "train/epoch": self.epoch}
+            row["train/lr_factor"] = self.schedule.factor(self.step - 1, self.plan.total)
+            if self.batches.calendar.finished(self.step) is not None:
+                row["train/epoch_loss"] = self.meter.mean("epoch")
+            self.tracker.log(self.step, row)
+            self._settle(stop)
+
+    def _trained(self, steps: range) -> Iterator[tuple[int, tuple[int, Tensor]]]:
+        """Trains steps whose rows are in memory: their numbers, triples and losses."""
+        if self.workers == 1:
+            for step in steps:
+                yield step, self._train_alone(step)
+            return
+        with Hogwild(self._train_alone, self.workers, torch.get_num_threads()) as hogwild:
+            for step in steps:
+                yield step, hogwild(step, min(steps.stop, step + hogwild.window))
+
+    def _train_alone(self, step: int) -> tuple[int, Tensor]:
+        """A step in this process alone: its triples and its loss."""
+        work = prepare(self.objective, self.entity.num_rows, self.batches(step))
+        factor = self.schedule.factor(step, self.plan.total)
+        return work.batch.total, run_step(self.objective, self.entity, self.relation, work, factor)
 
     def _alone_until(self, limit: int) -> int:
         """One past the last step, up to `limit`, between which and the next one nothing but training happens."""

@@ -20,6 +20,8 @@ OFFLINE = {"tracking.mode": "offline"}
 ALONE = {"dataset.path": "{graphs}/alone"}
 TYPED = {"dataset.path": "{graphs}/typed"}
 TYPED_RUN = TYPED | {"dataset.relation_types": "{graphs}/types.tsv"}
+#: Several trainers of partitions are at one step at the ends of passes only.
+TRAINERS = {"sharding.ranks": 2, "train.steps": None, "train.epochs": 2}
 WHOLE = {"dataset.path": "{graphs}/whole.tsv"}
 
 
@@ -119,11 +121,17 @@ CASES = {
     "sharding.state_device": Case("refusal", "cuda"),
     "sharding=rowwise sharding.ranks": Case("files", 3),
     "sharding=replicated sharding.ranks": Case("result", 3),
+    "sharding=partitioned sharding.ranks": Case("result", 2, {"train.steps": None, "train.epochs": 2}),
     "sharding.timeout": Case("waits", 77.0),
+    "sharding=partitioned sharding.timeout": Case("waits", 77.0, TRAINERS),
+    "sharding.scheduler": Case("tables", "locks", TRAINERS),
+    "sharding.lease": Case("waits", 77.0, TRAINERS | {"sharding.scheduler": "locks"}),
+    "sharding.sync_steps": Case("tables", 1, TRAINERS),
     "sharding.type_partitions": Case(
         "tables", {"user": 1}, TYPED_RUN | {"scoring": "negatives", "sharding.partitions": 3, "sharding.buffer": 2}
     ),
     "sharding.wire_dtype": Case("tables", "bfloat16"),
+    "sharding=partitioned sharding.wire_dtype": Case("tables", "bfloat16", TRAINERS | {"sharding.partitions": 4}),
     "sharding.partitions": Case("tables"),
     "sharding.buffer": Case("tables"),
     "sharding.slices": Case("tables"),
@@ -162,7 +170,13 @@ NEEDS = {
     "schedule=plateau": VALIDATES,
     "storage=s3": {"storage.url": "memory://graphs/run"},
     "storage=gcs": {"storage.url": "memory://graphs/run"},
-    "sharding=partitioned": {"sharding.partitions": 3, "sharding.buffer": 2, "sharding.slices": 2, "train.steps": 9},
+    "sharding=partitioned": {
+        "sharding.partitions": 3,
+        "sharding.buffer": 2,
+        "sharding.slices": 2,
+        "train.steps": 9,
+        "sharding.ranks": 1,
+    },
     "evaluation=full": {"evaluation.splits": ["valid", "test"]},
     "evaluation=sampled": {"evaluation.splits": ["valid", "test"]},
     "evaluation=none": {"evaluation.splits": ["valid", "test"]},

@@ -27,8 +27,9 @@ from kgexp.errors import KgexpError
 from kgexp.models.complex import ComplEx
 from kgexp.run import run
 from kgexp.schemas import SCHEMAS
-from kgexp.sharding import distributed
+from kgexp.sharding import distributed, partitioned
 from kgexp.sharding.groups import gloo_group
+from kgexp.sharding.locks import Locks
 
 #: What makes a run small and quiet; `{home}` is the folder of its files.
 SMALL = {
@@ -187,6 +188,10 @@ def _watched(spied: list[tuple[Any, ...]]) -> Iterator[tuple[list[dict[str, Any]
         waits.append(arguments[4])
         return gloo_group(*arguments)
 
+    def locks(*arguments: Any) -> Locks:
+        waits.append(arguments[3])
+        return Locks(*arguments)
+
     def spy(model: ComplEx, queries: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
         spied.append((*queries.shape, *candidates.shape))
         return score(model, queries, candidates)
@@ -198,6 +203,8 @@ def _watched(spied: list[tuple[Any, ...]]) -> Iterator[tuple[list[dict[str, Any]
         patch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: (started.append(options), wandb)[1]))
         patch.setattr(ComplEx, "score", spy)
         patch.setattr(distributed, "gloo_group", group)
+        patch.setattr(partitioned, "gloo_group", group)
+        patch.setattr(partitioned, "Locks", locks)
         yield started, waits
     torch.set_num_threads(threads)
 

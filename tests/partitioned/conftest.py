@@ -21,3 +21,14 @@ def weighted(graph_folder, tmp_path_factory):  # noqa: F811
 @pytest.fixture(scope="session")
 def weighted_graph(configured, weighted):  # noqa: F811
     return load(configured(*weighted)["dataset"])
+
+
+@pytest.fixture(scope="session")
+def lonely(tmp_path_factory):
+    """The settings of a graph of 40 users who are all of one country."""
+    folder = tmp_path_factory.mktemp("lonely")
+    lines = [f"u{i}\tknows\tu{(i * i + 3) % 40}\n" for i in range(40)] + [f"u{i}\tof\tc\n" for i in range(40)]
+    for name, part in (("train", lines), ("valid", lines[:2]), ("test", lines[-2:])):
+        (folder / f"{name}.txt").write_text("".join(part))
+    (folder / "types.tsv").write_text("knows\tuser\tuser\nof\tuser\tcountry\n")
+    return f"dataset.path={folder}", f"dataset.relation_types={folder}/types.tsv", "train.batch_size=7"

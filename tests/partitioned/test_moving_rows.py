@@ -46,7 +46,7 @@ class Plain(Trained):
 
     def __init__(self, config, graph):
         super().__init__(config, graph)
-        self.parts.sharding.entity_table = _whole
+        self.parts.sharding.entity_table = whole
         self.entity, self.relation = self.parts.tables(MemoryStorage())
 
     def arrive(self):
@@ -54,7 +54,7 @@ class Plain(Trained):
         self.entity.candidates = [slices.ids(k) for k in sorted({*visit.heads, *visit.tails})]
 
 
-def _whole(spec):
+def whole(spec):
     return Whole(spec.name, *new_rows(spec, range(spec.num_rows)), spec.optimizer, spec.placement.dtype, spec.seed)
 
 

@@ -15,7 +15,7 @@ from kgexp.storage.local import LocalStorage
 from kgexp.storage.memory import MemoryStorage
 from kgexp.tracking.progress import Progress
 from kgexp.train.assembly import Parts
-from kgexp.train.signals import StopRequested
+from kgexp.train.signals import StopRequested, StopSignal
 from kgexp.train.stages import Stages
 
 N = 23  # triples of train; three batches an epoch
@@ -30,7 +30,7 @@ class Run:
         self.tables = parts.tables(storage or MemoryStorage())
         evaluator = SimpleNamespace(objective_name="mrr", objective_sign=1, evaluate=self.evaluate)
         tracker = SimpleNamespace(log=self.log, say=lambda line: None)
-        self.trainer = parts.trainer(*self.tables, evaluator, tracker, Stages(), lambda step, state: None)
+        self.trainer = parts.trainer(*self.tables, evaluator, tracker, Stages(), lambda *_: None, StopSignal())
 
     def now(self):
         return [table.state_tensors()["weight"].clone() for table in self.tables]
