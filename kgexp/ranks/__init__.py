@@ -89,7 +89,8 @@ def is_led() -> bool:
 
 
 def _ranks(config: dict[str, Any], launched_size: int | None) -> int:
-    """How many ranks the configuration wants; `auto`: as many as were launched, else one a GPU, else 2."""
+    """How many ranks the configuration wants; `auto`: as many as were launched, else one a GPU, else 2; of trainers of
+    partitions, each of which takes memory for some, 1."""
     ranks = config["sharding"].get("ranks", 1)
     if ranks != "auto":
         return int(ranks)
@@ -100,14 +101,14 @@ def _ranks(config: dict[str, Any], launched_size: int | None) -> int:
 
         if gpus := torch.cuda.device_count():
             return gpus
-    return 2
+    return 1 if "partitions" in config["sharding"] else 2
 
 
 def _compare(config: dict[str, Any], ranks: int, size: int) -> None:
     if "ranks" not in config["sharding"]:
         raise ConfigError(
-            f"{size} ranks were launched, but this sharding runs in one process: add sharding=rowwise, or launch one "
-            "process."
+            f"{size} ranks were launched, but this sharding runs in one process: add sharding=rowwise or "
+            "sharding=partitioned, or launch one process."
         )
     if ranks != size:
         raise ConfigError(

@@ -58,6 +58,10 @@ class Report:
     trace: str = ""
 
 
+#: What a rank says when the others can hear of it.
+JOINED = "joined"
+
+
 def main(seat: Seat, pipe: Connection) -> None:
     """The process: takes its seat, reports, and exits with 1 where it failed."""
     _die_with(seat.parent)
@@ -67,7 +71,7 @@ def main(seat: Seat, pipe: Connection) -> None:
     for signum in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(signum, lambda signum, frame: None)
     try:
-        report = Report(value=_run(seat))
+        report = Report(value=_run(seat, pipe))
     except SystemExit as stop:
         report = Report(stopped=stop.code if isinstance(stop.code, int) else 1)
     except BaseException as error:
@@ -81,14 +85,16 @@ def store_world(seat: Seat) -> "StoreWorld":
     """The world of ranks that share a file."""
     from torch._C._distributed_c10d import FileStore
 
-    from kgexp.store_world import StoreWorld
+    from kgexp.store_world import StoreWorld, heartbeat
 
     store = FileStore(seat.store, -1)  # the parent deletes it
-    return StoreWorld(store, seat.rank, seat.size, seat.rank, seat.size, seat.timeout)
+    beat = heartbeat(seat.config.get("sharding", {}))
+    return StoreWorld(store, seat.rank, seat.size, seat.rank, seat.size, seat.timeout, beat=beat)
 
 
-def _run(seat: Seat) -> float | None:
+def _run(seat: Seat, pipe: Connection) -> float | None:
     with find(seat.world)(seat) as world:
+        pipe.send(JOINED)
         return take_part(seat.worker, seat.config, seat.folder, world, seat.job_logging)
 
 

@@ -122,13 +122,16 @@ class Job:
     ) -> float | None:
         from torch._C._distributed_c10d import PrefixStore
 
-        from kgexp.store_world import StoreWorld
+        from kgexp.store_world import StoreWorld, heartbeat
 
         self._runs += 1
         store, launch = PrefixStore(f"run/{self._runs}", self._store), self.launch
+        beat = heartbeat(config["sharding"])
         timeout = float(config["sharding"].get("timeout", _TIMEOUT))
         try:
-            with StoreWorld(store, launch.rank, launch.size, launch.local_rank, launch.local_size, timeout) as world:
+            with StoreWorld(
+                store, launch.rank, launch.size, launch.local_rank, launch.local_size, timeout, beat=beat
+            ) as world:
                 return take_part(worker, config, folder, world, job_logging)
         finally:  # held back again until the next run listens
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])

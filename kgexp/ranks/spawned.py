@@ -13,9 +13,9 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from kgexp.errors import RankError
+from kgexp.errors import GivenUpError, RankError
 from kgexp.explain import explain
-from kgexp.ranks.child import Report, Seat, main
+from kgexp.ranks.child import JOINED, Report, Seat, main
 from kgexp.ranks.worker import RUN
 from kgexp.threads import thread_count
 from kgexp.train.record import Record
@@ -58,7 +58,8 @@ def spawn(
             Seat(rank, ranks, store, timeout, world, worker, config, folder, job_logging, parent)
             for rank in range(ranks)
         ]
-        crew = _Crew()
+        files = config["storage"]["_target_"] != "kgexp.storage.memory.MemoryStorage" if "storage" in config else False
+        crew = _Crew(files and config["sharding"].get("scheduler") == "locks")
         try:
             with _birth(thread_count(config.get("train", {}).get("threads", "auto"), ranks)):
                 for seat in seats:
@@ -66,7 +67,7 @@ def spawn(
             crew.watch(stop)
         finally:
             crew.end()
-    if failure := crew.root():
+    if (failure := crew.root()) and not crew.finished():
         if failure.rank > 0 or not failure.told:
             _record(folder, failure.error)
         raise failure.error from failure.trace
@@ -102,7 +103,7 @@ class _Member:
     def __init__(self, rank: int, process: SpawnProcess, pipe: Connection) -> None:
         self.rank, self.process, self.pipe = rank, process, pipe
         self.report: Report | None = None
-        self.ended = False
+        self.joined = self.ended = False
 
     def look(self) -> _Failure | None:
         """Takes in what is new of the rank; returns a failure once."""
@@ -110,7 +111,11 @@ class _Member:
         exited = self.process.exitcode is not None
         if self.report is None and self.pipe.poll():
             try:
-                self.report = self.pipe.recv()
+                said = self.pipe.recv()
+                if said == JOINED:
+                    self.joined = True
+                    return self.look()
+                self.report = said
             except EOFError:
                 self.process.join(_EXIT)
                 exited = True
@@ -135,9 +140,14 @@ class _Member:
 
 
 class _Crew:
-    """The ranks of a job."""
+    """The ranks of a job.
 
-    def __init__(self) -> None:
+    Args:
+        outlived: whether others may go on when one is killed, or was given up by them, but for the first.
+    """
+
+    def __init__(self, outlived: bool) -> None:
+        self._outlived = outlived
         self.members: list[_Member] = []
         self._failures: list[_Failure] = []
 
@@ -162,8 +172,18 @@ class _Crew:
             fresh = [failure for member in waiting if (failure := member.look())]
             # A death comes first: what others report in the same moment is a broken connection to the dead.
             self._failures += sorted(fresh, key=lambda failure: failure.told)
-            if fresh and deadline is None:
+            if deadline is None and not all(self._may_be_outlived(failure) for failure in fresh):
                 deadline = time.monotonic() + _GRACE
+
+    def finished(self) -> bool:
+        """Whether the first rank, and with it the run, came to its end, whoever was lost."""
+        report = self.members[0].report
+        return report is not None and report.error is None and all(map(self._may_be_outlived, self._failures))
+
+    def _may_be_outlived(self, failure: _Failure) -> bool:
+        lost = not failure.told or isinstance(failure.error, GivenUpError)
+        # Of a rank that had not come yet the others would not hear that it is gone.
+        return self._outlived and failure.rank > 0 and lost and self.members[failure.rank].joined
 
     def end(self) -> None:
         """No rank outlives this: those that reported exit by themselves, the others are killed."""

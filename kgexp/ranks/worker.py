@@ -3,11 +3,13 @@
 import importlib
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
+from kgexp.errors import GivenUpError
 from kgexp.explain import explain
 
 if TYPE_CHECKING:  # it imports torch
@@ -42,11 +44,17 @@ def take_part(
     world: "StoreWorld",
     job_logging: Mapping[str, Any] | None = None,
 ) -> float | None:
-    """Sets up logging (`configure_logging`) and calls the worker; where that fails, leaves word for ranks that wait."""
+    """Sets up logging (`configure_logging`) and calls the worker; where that fails, leaves word for ranks that wait.
+
+    The folder is made where it is not there: rank 0 has it, but another machine may not see that one.
+    """
     try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
         configure_logging(job_logging, world.rank)
         value: float | None = find(worker)(config, folder, world)
         return value
+    except GivenUpError:
+        raise  # the others go on
     except Exception as error:
         world.fail(explain(error)[0])
         raise

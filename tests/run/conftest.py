@@ -72,11 +72,11 @@ class Command:
     def checkpoints(self) -> list[Path]:
         return sorted((self.folder / "checkpoints").glob("step_*"))
 
-    def tensors(self) -> dict:
-        """Every tensor of the newest checkpoint, whole."""
-        newest = Checkpoint(self.checkpoints()[-1])
-        index = json.loads((newest.path / "index.json").read_text())
-        readers = [newest.tensor(table, key) for table, keys in index["tables"].items() for key in keys]
+    def tensors(self, path: Path | None = None) -> dict:
+        """Every tensor of a checkpoint, by default of the newest, whole."""
+        checkpoint = Checkpoint(path or self.checkpoints()[-1])
+        index = json.loads((checkpoint.path / "index.json").read_text())
+        readers = [checkpoint.tensor(table, key) for table, keys in index["tables"].items() for key in keys]
         return {reader.name: reader.read(0, reader.shape[0]) for reader in readers}
 
 

@@ -19,6 +19,7 @@ OVERRIDES = (
 )
 #: What it took, in rows of metrics: of no two runs the same.
 COSTS = {"visit/triples_per_second", "visit/waited", "visit/loads", "pass/loads", "pass/loads_planned", "pass/waited"}
+COSTS |= {"pass/busy", "pass/sharing", "pass/received_mb"}
 
 
 def found(command):
@@ -87,7 +88,7 @@ def test_a_run_that_is_made_longer_is_the_longer_run(make_command):
 @pytest.mark.slow
 def test_a_stop_in_the_middle_of_an_evaluation_puts_it_off(make_command):
     # One query and a few entities at a time: the ranking takes long enough to be hit.
-    overrides = ("train.epochs=6", "evaluation.every_steps=20", "evaluation.every_epochs=0", "evaluation.queries=1")
+    overrides = ("train.epochs=4", "evaluation.every_steps=20", "evaluation.every_epochs=0", "evaluation.queries=1")
     straight, stopped = make_command("straight"), make_command("stopped")
     assert straight.run(*overrides).returncode == 0
     process = stopped.start(*overrides, "evaluation.block=8")
