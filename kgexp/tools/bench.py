@@ -3,6 +3,7 @@
     python -m kgexp.tools.bench train experiment=fb15k237_complex_negatives dataset.path=PATH/FB15k-237
     python -m kgexp.tools.bench train sharding=rowwise sharding.ranks=2 train.threads=1
     python -m kgexp.tools.bench scaling sharding.ranks=2 train.threads=1
+    python -m kgexp.tools.bench trainers --ranks 1,2,4 scoring=negatives train.threads=1
     python -m kgexp.tools.bench evaluate model.dim=200
 
 Prints the machine, the versions and the figures as one JSON object: the median of several windows with the slowest
@@ -10,27 +11,24 @@ and the fastest, for machines are noisy. The steps are those of a run, from its 
 many ranks as the configuration has: triples are those of all ranks, seconds those of rank 0. `scaling` times all ranks
 and one alone in turns, on a quiet machine, for ranks wait for each other: `speedup` is the ratio of their triples a
 second. `cpu_speedup` is that of the computing of one rank to that of the busiest, the exchange's included: what several
-ranks with cores of their own can reach, and nearly the same on a busy machine.
+ranks with cores of their own can reach, and nearly the same on a busy machine. `trainers` times trainers of partitions:
+see `kgexp.tools.trainers`.
 """
 
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from kgexp import environment
-from kgexp.data.load import load_together
 from kgexp.errors import ConfigError
-from kgexp.ranks import start
 from kgexp.storage.memory import MemoryStorage
 from kgexp.tools.composing import composed, composed_rowwise
 from kgexp.tools.failing import failed
+from kgexp.tools.measuring import measured, parts_of, report, spread
+from kgexp.tools.trainers import compare
 from kgexp.train.ahead import Ahead
 from kgexp.train.assembly import Parts
 from kgexp.train.step import Work, prepare, run_step
@@ -39,11 +37,17 @@ from kgexp.world import ALONE, World
 #: Windows that are timed, seconds that each is to take, and steps that warm up first.
 _WINDOWS, _SECONDS, _WARM = 7, 2.0, 3
 
-#: How each suite reads the command line.
+
+def _suite(name: str, compose: Callable[[Sequence[str]], dict[str, Any]]) -> Callable[[Sequence[str]], dict[str, Any]]:
+    """From the command line to the figures of the function `name` of this module."""
+    return lambda given: measured(compose(given), f"kgexp.tools.bench.{name}")
+
+
 _SUITES: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {
-    "train": composed,
-    "scaling": composed_rowwise,
-    "evaluate": composed,
+    "train": _suite("train", composed),
+    "scaling": _suite("scaling", composed_rowwise),
+    "trainers": compare,
+    "evaluate": _suite("evaluate", composed),
 }
 
 
@@ -54,9 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     suite, given = arguments[0], arguments[1:]
     try:
-        with tempfile.TemporaryDirectory(prefix="kgexp-bench-") as folder:
-            start(_SUITES[suite](given), folder, None, worker=f"kgexp.tools.bench.{suite}")
-            figures = json.loads(_file(folder).read_text())
+        figures = _SUITES[suite](given)
     except Exception as error:
         return failed(error)
     print(json.dumps({"suite": suite, "arguments": given, **figures}, indent=1))
@@ -65,18 +67,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def train(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     """The suite, on each rank: training triples a second, and where the seconds of a step go."""
-    parts = _parts(config, world)
+    parts = parts_of(config, world)
     steps = _Steps(parts)
     size = _window_size(steps, world)
     windows = [steps.window(size) for _ in range(_WINDOWS)]
-    _report(folder, world, parts, _summary(windows, world, parts))
+    report(folder, parts, _summary(windows, world, parts))
 
 
 def scaling(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     """The suite, on each rank: training of all ranks and of rank 0 alone, in turns, and the ratio of the medians."""
     if world.size == 1:
         raise ConfigError("scaling compares one rank with several: set sharding.ranks to 2 or more.")
-    parts = _parts(config, world)
+    parts = parts_of(config, world)
     together, alone = _Steps(parts), None
     if world.rank == 0:
         alone = _Steps(Parts.of(config, parts.graph, parts.device))
@@ -93,18 +95,18 @@ def scaling(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
         one, all_ranks = (figure["triples_per_second"]["median"] for figure in figures.values())
         cpu_one, cpu_all = (max(figure["ms_a_step_by_rank"]["cpu"]) for figure in figures.values())
         ratios = {"speedup": all_ranks / one, "cpu_speedup": cpu_one / max(cpu_all, 0.1)}
-        _report(folder, world, parts, ratios | figures)
+        report(folder, parts, ratios | figures)
 
 
 def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     """The suite, on each rank: what the whole test split took, and queries a second."""
-    parts = _parts(config, world)
+    parts = parts_of(config, world)
     entity, relation = parts.tables(MemoryStorage())
     evaluator = parts.evaluator(entity, relation, lambda line: None, lambda done, total: None)
     seconds = [evaluator.evaluate("test").seconds for _ in range(3)]
     queries, median = 2 * len(parts.graph.test.triples), statistics.median(seconds)
     per_second = queries / median if median else None
-    _report(folder, world, parts, {"test_seconds": _spread(seconds), "queries_per_second": per_second})
+    report(folder, parts, {"test_seconds": spread(seconds), "queries_per_second": per_second})
 
 
 @dataclass(frozen=True)
@@ -159,12 +161,6 @@ class _Steps:
         return prepare(self._objective, self._entity.num_rows, self._batches(step), self._sharding.plan)
 
 
-def _parts(config: dict[str, Any], world: World) -> Parts:
-    environment.set_threads(config["train"]["threads"], world)
-    device = environment.choose_device(config["train"]["device"], local_rank=world.local_rank)
-    return Parts.of(config, load_together(config["dataset"], world), device, world)
-
-
 def _window_size(steps: _Steps, world: World) -> int:
     """How many steps a window takes: as rank 0 says, for all ranks do the same."""
     window = steps.window(_WARM)
@@ -179,28 +175,10 @@ def _summary(windows: Sequence[_Window], world: World, parts: Parts) -> dict[str
         return world.gather(name, round(milliseconds, 1))
 
     return {
-        "triples_per_second": _spread([window.triples / window.seconds for window in windows]),
+        "triples_per_second": spread([window.triples / window.seconds for window in windows]),
         "steps_a_window": windows[0].steps,
         "ms_a_step_by_rank": {name: of_ranks(name) for name in ("seconds", "cpu", "prepared", "exchanged")},
     }
-
-
-def _report(folder: str, world: World, parts: Parts, figures: dict[str, Any]) -> None:
-    """Leaves the figures for the command, with the machine: of rank 0."""
-    if world.rank == 0:
-        import torch
-
-        machine = environment.describe(torch.get_num_threads(), parts.device)
-        about = {"ranks": world.size, "peak_rss": environment.peak_rss(), "load_average": os.getloadavg()}
-        _file(folder).write_text(json.dumps({**figures, **about, **machine}))
-
-
-def _file(folder: str) -> Path:
-    return Path(folder, "figures.json")
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The configuration that the command line would run, for tools that take the same arguments."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -22,7 +23,11 @@ def composed(overrides: Sequence[str]) -> dict[str, Any]:
     return check(without_leftovers(resolved(cfg), given_keys(overrides)))
 
 
-def composed_rowwise(overrides: Sequence[str]) -> dict[str, Any]:
-    """`composed`, with row-wise sharding unless an argument chooses one."""
+def composed_sharded(sharding: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """`composed`, with this choice of sharding unless an argument makes one."""
     chosen = any(override.startswith("sharding=") for override in overrides)
-    return composed(overrides if chosen else ["sharding=rowwise", *overrides])
+    return composed(overrides if chosen else [f"sharding={sharding}", *overrides])
+
+
+#: With row-wise sharding unless an argument chooses one.
+composed_rowwise = partial(composed_sharded, "rowwise")

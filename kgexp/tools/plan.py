@@ -32,6 +32,7 @@ from kgexp.build import build
 from kgexp.data.load import load
 from kgexp.errors import ConfigError
 from kgexp.scoring.share import Share
+from kgexp.tools.arguments import number, numbers
 from kgexp.tools.composing import composed_rowwise
 from kgexp.tools.failing import failed
 from kgexp.train.assembly import Parts
@@ -48,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser("python -m kgexp.tools.plan", description="Traffic of row-wise sharding.")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of a run")
-    parser.add_argument("--ranks", type=_numbers, default=[2, 4, 8], metavar="W,W,…", help="numbers of ranks: 2,4,8")
-    parser.add_argument("--steps", type=_number, default=32, help="steps that are measured: 32")
+    parser.add_argument("--ranks", type=numbers, default=[2, 4, 8], metavar="W,W,…", help="numbers of ranks: 2,4,8")
+    parser.add_argument("--steps", type=number, default=32, help="steps that are measured: 32")
     parser.add_argument("--json", action="store_true", help="the figures of every rank, for programs")
     options = parser.parse_intermixed_args(arguments)
     try:
@@ -183,17 +184,6 @@ def _table(plans: Sequence[dict[str, Any]]) -> str:
     widths = [max(map(len, [name, *cells])) for name, cells in columns.items()]
     lines = [columns, *zip(*columns.values(), strict=True)]
     return "\n".join("  ".join(cell.rjust(n) for cell, n in zip(line, widths, strict=True)) for line in lines)
-
-
-def _numbers(text: str) -> list[int]:
-    return [_number(part) for part in text.split(",")]
-
-
-def _number(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from rank_threads import as_ranks
 
 from kgexp.errors import ConfigError
-from kgexp.tools import bench
+from kgexp.tools import bench, trainers
 from kgexp.tools.composing import composed_rowwise
 from kgexp.world import ALONE
 
@@ -39,3 +39,55 @@ def test_training_counts_the_triples_of_all_ranks(config, tmp_path):
 def test_scaling_wants_several_ranks(config, tmp_path):
     with pytest.raises(ConfigError, match=r"set sharding\.ranks"):
         bench.scaling(config, str(tmp_path), ALONE)
+
+
+@pytest.fixture
+def in_threads(monkeypatch, tmp_path):
+    """Trainers are threads of this process; each has one pass timed, once."""
+
+    def measured(config, worker):
+        assert worker == "kgexp.tools.trainers.passes"
+        as_ranks(config["sharding"]["ranks"], lambda world: trainers.passes(config, str(tmp_path), world))
+        return json.loads((tmp_path / "figures.json").read_text())
+
+    monkeypatch.setattr(trainers, "measured", measured)
+    monkeypatch.setattr(trainers, "_TURNS", 1)
+    monkeypatch.setattr(trainers, "_PASSES", 1)
+
+
+TRAINERS = [
+    "scoring=negatives",
+    "scoring.negatives=10",
+    "model.dim=8",
+    "train.threads=1",
+    "train.device=cpu",
+    "train.batch_size=2000",
+]
+FOUR = ["sharding.partitions=4", "sharding.buffer=2"]
+
+
+def test_numbers_of_trainers_are_compared_with_each_scheduler(in_threads):
+    figures = trainers.compare([*TRAINERS, *FOUR, "--ranks", "1,2"])
+    setups = [figures[name] for name in ("1 trainer", "2 trainers, tournament", "2 trainers, locks")]
+    rates = [setup["triples_per_second"]["median"] for setup in setups]
+    assert [setup["speedup"] for setup in setups] == pytest.approx([rate / rates[0] for rate in rates])
+    # CoDEx-S has 32,888 triples to train, all of them in every pass.
+    assert [rate * setup["seconds"] for rate, setup in zip(rates, setups, strict=True)] == pytest.approx([32888] * 3)
+    assert all(0 < setup["busy"] <= 1 for setup in setups)
+    assert all(setup["received_mb"] > 0 for setup in setups[1:])
+
+
+def test_a_scheduler_that_is_given_is_the_only_one(in_threads):
+    figures = trainers.compare([*TRAINERS, *FOUR, "sharding.chunks=3", "sharding.scheduler=locks", "--ranks", "2"])
+    assert [name for name in figures if "trainer" in name] == ["2 trainers, locks"]
+    setup = figures["2 trainers, locks"]
+    # The second of three passes.
+    assert setup["triples_per_second"]["median"] * setup["seconds"] == pytest.approx(32888 / 3, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "sentence"), [("sharding.ranks=2", "give --ranks"), ("sharding=rowwise", "leave the other choice out")]
+)
+def test_trainers_say_what_they_do_not_take(argument, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        trainers.compare([*TRAINERS, argument])
