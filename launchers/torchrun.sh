@@ -9,6 +9,12 @@
 #
 #   launchers/torchrun.sh --nnodes=2 --rdzv-endpoint=node1:29400 --nproc-per-node=4 sharding=rowwise model.dim=400
 #
+# Trainers of partitions need no folder in common. Each machine has the data set at the same path; the run is on the
+# machine of rank 0, the one whose name sorts first, and resume=auto goes on from there:
+#
+#   launchers/torchrun.sh --nnodes=2 --rdzv-endpoint=node1:29400 sharding=partitioned sharding.partitions=4 \
+#     scoring=negatives hydra.run.dir=/data/run resume=auto
+#
 # With --nnodes=1:2 the run goes on with one machine when the other is lost, unless that is node1.
 # GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network interface where the host's name leads to another one.
 set -euo pipefail
