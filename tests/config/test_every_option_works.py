@@ -125,7 +125,7 @@ CASES = {
     "sharding.timeout": Case("waits", 77.0),
     "sharding=partitioned sharding.timeout": Case("waits", 77.0, TRAINERS),
     "sharding.scheduler": Case("tables", "locks", TRAINERS),
-    "sharding.lease": Case("waits", 77.0, TRAINERS | {"sharding.scheduler": "locks"}),
+    "sharding.lease": Case("waits", 77.0, TRAINERS | {"sharding.scheduler": "locks", "storage": "local"}),
     "sharding.sync_steps": Case("tables", 1, TRAINERS),
     "sharding.type_partitions": Case(
         "tables", {"user": 1}, TYPED_RUN | {"scoring": "negatives", "sharding.partitions": 3, "sharding.buffer": 2}
