@@ -24,7 +24,7 @@ class Figures:
     """What trainers have done in a pass; those of several add up.
 
     Attributes:
-        steps, triples: trained.
+        triples: trained.
         busy: seconds of training steps.
         rows, sharing: seconds of waiting for rows, and of exchanging shared rows.
         seconds: that passed.
@@ -33,7 +33,6 @@ class Figures:
         held_before, held_after: how many these are.
     """
 
-    steps: float = 0.0
     triples: float = 0.0
     busy: float = 0.0
     rows: float = 0.0
@@ -196,7 +195,7 @@ class Together:
         began = time.perf_counter()
         triples = train(steps)
         figures.busy += time.perf_counter() - began
-        figures.steps, figures.triples = figures.steps + len(steps), figures.triples + triples
+        figures.triples += triples
         self._world.count(triples)
         if self._held_out is not None and steps.stop == leg.stop:
             total, triples = self._held_out.sums(leg)

@@ -176,7 +176,6 @@ class Trainer:
 
     def _train_at_once(self, progress: Progress, stop: StopSignal) -> None:
         """Several steps at a time, none of them under way where something else happens."""
-
         with Hogwild(self._train_alone, self.workers, torch.get_num_threads()) as hogwild:
             while not self.finished and (stop.requested is None or self.step < hogwild.asked):
                 with self.stages.stage("train", self.step):
@@ -190,7 +189,6 @@ class Trainer:
 
     def _train_together(self, together: Together, progress: Progress, stop: StopSignal) -> None:
         """Pass after pass, of which this process trains the steps that are its own."""
-
         told = 0  # triples of the pass that the progress knows of
 
         def train(steps: range) -> int:
