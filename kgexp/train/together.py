@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgexp.errors import KgexpError
+from kgexp.errors import KgexpError, RankError
 from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.joint_table import JointTable
 from kgexp.sharding.shared_rows import Asynchronous, Synchronous
@@ -123,7 +123,11 @@ class Together:
                 self._position = Position(number, task.round, done)
                 break
         self._table.halt()
-        self._shared.flush()
+        try:
+            self._shared.flush()
+        except RankError:
+            self._scheduler.lost(number)  # says so if the others have gone on without this trainer
+            raise
         lost = self._scheduler.lost(number)
         self._shared.finish()
         figures.rows, figures.received = buffer.waited - waited, float(backing.received - received)
