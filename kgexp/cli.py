@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -21,7 +22,11 @@ from kgexp.config import config_dir
 from kgexp.errors import RankError
 from kgexp.explain import explain
 from kgexp.ranks import follow, is_led, launched, leading, start
+from kgexp.sweep import plugins
+from kgexp.sweep.arguments import settled
+from kgexp.sweep.slots import settle
 from kgexp.threads import let_idle_threads_sleep
+from kgexp.train.note import Note
 
 log = logging.getLogger("kgexp")
 
@@ -29,13 +34,15 @@ log = logging.getLogger("kgexp")
 def main() -> None:
     """`python -m kgexp` and the `kgexp` script.
 
-    Exit codes: 0 done; 1 crash; 2 or 3 an error of `kgexp.errors`, or a configuration that cannot be
+    Exit codes: 0 done; 1 crash; 2 to 4 an error of `kgexp.errors`, or a configuration that cannot be
     composed; 130 interrupted; 128 + n stopped by signal n.
     """
     try:
         launch = launched()
         if launch is not None and launch.rank > 0:
             sys.exit(follow(launch))  # before Hydra makes a folder for it
+        plugins.register()
+        sys.argv[1:] = settled(sys.argv[1:])
         with leading(launch), _errors_of_hydra_raised():
             hydra.main(version_base="1.3", config_path=config_dir(), config_name="config")(task)()
     except KeyboardInterrupt:
@@ -82,7 +89,11 @@ def _run(cfg: DictConfig) -> float | None:
     folder = str(settings.runtime.output_dir)
     overrides = list(settings.overrides.task)
     composed = without_leftovers(resolved(cfg), resume.given_keys(overrides))
-    if resume.continues(cfg.get("resume"), folder):
+    if (note := Note.read(Path(folder))) is not None:
+        composed = note.applied(composed) | {"resume": composed["resume"] or "auto"}
+    if settings.mode == RunMode.MULTIRUN:
+        settle(Path(settings.sweep.dir), settings.launcher.get("n_jobs") or 1)
+    if resume.continues(composed["resume"], folder):
         config = check(resume.merge(resume.load(folder), composed, overrides))
     else:
         config = check(composed)

@@ -42,6 +42,12 @@ class GivenUpError(RankError):
     """The others have gone on without this rank, which was silent for too long."""
 
 
+class SweepError(KgexpError):
+    """Trials of a sweep failed; the others have been run."""
+
+    exit_code = 4
+
+
 def meant(word: str, words: Iterable[str]) -> str:
     """The end of a sentence about a word that is none of `words`."""
     close = get_close_matches(word, list(words), 1)

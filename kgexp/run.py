@@ -33,6 +33,8 @@ from kgexp.train.common_folder import is_common
 from kgexp.train.equal import check_equal
 from kgexp.train.init_from import earlier
 from kgexp.train.lock import run_lock
+from kgexp.train.note import Note
+from kgexp.train.pruning import Pruning
 from kgexp.train.record import Record
 from kgexp.train.scheduling import TrainersLost
 from kgexp.train.signals import StopRequested, StopSignal, strongest
@@ -224,12 +226,19 @@ class _Session:
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save, stop)
+        if (note := Note.read(self._path)) is not None and note.study is not None:
+            trainer.judge = Pruning(self._path, note, self._world)
         self._restore(trainer, graph, tables)
         # What went before takes some ranks longer than others; from here on they wait for each other in collectives.
         self._world.barrier("the start of training")
         try:
             self._train(trainer, stop)
             stop.check()
+            if trainer.pruned:
+                self._finish(trainer, "pruned", trainer.best_metrics)
+                self._tracker.summary(trainer.best_metrics | {"pruned": 1})
+                self._say(f"pruned after {trainer.epoch:.1f} epochs: other trials fared better")
+                return
             test = self._test(trainer, tables)
         except StopRequested:
             show.close()

@@ -9,13 +9,18 @@ def usable_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
-def physical_cores() -> int:
-    """Physical cores that this process may run on (hyper-threads of one core slow matrix products down)."""
-    cores = set()
+def cores() -> list[list[int]]:
+    """Physical cores that this process may run on, each as its processors."""
+    cores: dict[str, list[int]] = {}
     for cpu in usable_cpus():
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
-    return max(1, len(cores))
+        cores.setdefault(siblings.read_text().strip() if siblings.is_file() else str(cpu), []).append(cpu)
+    return list(cores.values())
+
+
+def physical_cores() -> int:
+    """How many they are (hyper-threads of one core slow matrix products down)."""
+    return max(1, len(cores()))
 
 
 def thread_count(threads: int | str, ranks: int = 1) -> int:

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# A sweep that outlives the terminal:
+# A sweep on this machine that outlives the terminal:
 #
-#   launchers/sweep.sh models                                  # conf/sweep/models.yaml
-#   launchers/sweep.sh seeds model=distmult train.epochs=10    # further arguments go to kgexp
-#   PYTHON=.venv/bin/python launchers/sweep.sh models          # another interpreter than the first on PATH
+#   launchers/sweep.sh -m model=transe,distmult,complex,rotate seed=0,1,2   # model classes, with three seeds each
+#   launchers/sweep.sh sweep=search_complex hydra.launcher.n_jobs=2         # a search, two runs at a time
+#   PYTHON=.venv/bin/python launchers/sweep.sh sweep=models                 # another interpreter than the first on PATH
+#   FOLDER=outputs/sweeps/2026-11-30/12-00-00 launchers/sweep.sh …          # goes on with a sweep that was stopped
 set -euo pipefail
 
 if [ $# -lt 1 ]; then
-  echo "error: name a sweep, one of the files in conf/sweep: $0 models [KEY=VALUE …]" >&2
+  echo "error: name what to sweep: $0 -m model=complex,distmult, or $0 sweep=NAME with a file of conf/sweep" >&2
   exit 2
 fi
-sweep=$1
-shift
-folder=outputs/sweeps/$(date +%Y-%m-%d)/$(date +%H-%M-%S)-$sweep
+folder=${FOLDER:-outputs/sweeps/$(date +%Y-%m-%d)/$(date +%H-%M-%S)}
 mkdir -p "$folder"
-nohup "${PYTHON:-python}" -m kgexp "sweep=$sweep" "hydra.sweep.dir=$folder" "$@" \
-  >"$folder/console.txt" 2>&1 </dev/null &
-echo "process $! runs the sweep in $folder; follow it with: tail -f $folder/console.txt"
+nohup "${PYTHON:-python}" -m kgexp "hydra.sweep.dir=$folder" "$@" >>"$folder/console.txt" 2>&1 </dev/null &
+echo "process $! runs the sweep in $folder"
+echo "follow it with: tail -f $folder/console.txt"
+echo "stop it with: kill $!  (its runs save; the same line with FOLDER=$folder goes on)"

@@ -64,7 +64,7 @@ JOINED = "joined"
 
 def main(seat: Seat, pipe: Connection) -> None:
     """The process: takes its seat, reports, and exits with 1 where it failed."""
-    _die_with(seat.parent)
+    die_with(seat.parent)
     # The terminal interrupts all processes, but the ranks stop together: the parent tells the first of them. Others
     # are held back until the run listens, and mean nothing when it has ended.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -98,7 +98,7 @@ def _run(seat: Seat, pipe: Connection) -> float | None:
         return take_part(seat.worker, seat.config, seat.folder, world, seat.job_logging)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Has the system kill this process when its parent ends, which may be too late to say so itself."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """The loop of a run: steps, evaluations, checkpoints, in an order that a resumed run repeats exactly."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -65,6 +65,7 @@ class Trainer:
         stages: takes the seconds.
         save: writes a checkpoint.
         validates: whether the validation split is to be ranked at all.
+        judge: told the epoch and the objective of each validation; ends the training by saying True.
         tour: brings rows into memory where only some of them are there at a time.
         together: trains passes with other trainers, where there are some.
         workers: threads that train at once, see `Hogwild`.
@@ -72,6 +73,7 @@ class Trainer:
         trained: triples trained so far.
         evaluated: the step of the newest evaluation, -1 before the first.
         best_metrics: the validation metrics of the best evaluation.
+        pruned: whether the judge has ended the training.
     """
 
     plan: Plan
@@ -89,6 +91,7 @@ class Trainer:
     stages: Stages
     save: Save
     validates: bool = True
+    judge: Callable[[float, float], bool] | None = None
     tour: Tour | None = None
     together: Together | None = None
     workers: int = 1
@@ -96,11 +99,12 @@ class Trainer:
     trained: int = 0
     evaluated: int = -1
     best_metrics: dict[str, float] = field(default_factory=dict)
+    pruned: bool = False
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.step >= self.plan.total or self.best.exhausted
+        return self.step >= self.plan.total or self.best.exhausted or self.pruned
 
     @property
     def epoch(self) -> float:
@@ -290,7 +294,8 @@ class Trainer:
         self.evaluated = self.step
         if not evaluation.metrics:
             return False
-        self.tracker.log(self.step, evaluation.metrics)
+        spent = {"train/epoch": self.epoch, "train/seconds": self.stages.seconds.get("train", 0.0)}
+        self.tracker.log(self.step, evaluation.metrics | spent)
         name = self.evaluator.objective_name
         if name not in evaluation.metrics:
             raise ConfigError(f"{name} has no value on this graph: choose another evaluation.objective.")
@@ -301,6 +306,8 @@ class Trainer:
         if improved:
             self.best_metrics = evaluation.metrics
         self._tell(evaluation.metrics, improved)
+        if learn and self.judge is not None and self.step < self.plan.total:
+            self.pruned = self.judge(self.epoch, evaluation.metrics[name])
         return improved
 
     def _tell(self, metrics: dict[str, float], improved: bool) -> None:

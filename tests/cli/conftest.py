@@ -10,6 +10,7 @@ from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 from kgexp.cli import main
+from kgexp.train.record import Record
 
 
 @dataclass
@@ -24,9 +25,15 @@ class Outcome:
 
 @pytest.fixture
 def run_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A stand-in for `kgexp.run`: trains nothing, returns the size of a row."""
+    """A stand-in for `kgexp.run`: trains nothing, the objective is the size of a row."""
+
+    def run(config: dict[str, Any], folder: str) -> float:
+        objective = float(config["model"]["dim"])
+        Record(Path(folder)).update(status="finished", objective=objective)
+        return objective
+
     module = ModuleType("kgexp.run")
-    module.run = lambda config, folder: float(config["model"]["dim"])  # type: ignore[attr-defined]
+    module.run = run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "kgexp.run", module)
     return module
 
@@ -51,6 +58,8 @@ def kgexp(
             runs.append((config, Path(folder)))
             return train(config, folder)
 
+        if any(argument == "-m" or argument.startswith("sweep=") for argument in arguments):
+            arguments = (*arguments, "hydra/launcher=basic")  # others start processes, without the stand-in
         monkeypatch.setattr(sys, "argv", ["kgexp", *arguments])
         GlobalHydra.instance().clear()
         capsys.readouterr()

@@ -12,7 +12,7 @@ BAD = [
     # arguments, words of the sentence
     ("model=complx", "no model=complx", "complex, distmult", "did you mean complex?"),
     ("experiment=nope", "no experiment=nope", "umls_complex"),
-    ("hydra/launcher=slrm", "no hydra/launcher=slrm", "basic, local"),
+    ("hydra/launcher=slrm", "no hydra/launcher=slrm", "basic, joblib, local, slurm"),
     ("--config-name=other", "other"),
     ("--config-dir=/nowhere/at/all", "/nowhere/at/all"),
     ("modle=complex", "did you mean model?"),

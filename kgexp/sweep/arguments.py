@@ -1,0 +1,58 @@
+"""Command lines of sweeps, made fit for how Hydra reads them."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from kgexp.config import config_dir
+from kgexp.schemas import SCHEMAS
+
+
+def settled(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with the keys of swept groups as values to choose from: of one.
+
+    `-m model=transe,rotate model.norm=l1` makes sense for each of the runs, but Hydra composes the sweep as a whole
+    first, without what is swept: with the default model, which may not have the key. A value to choose from waits
+    until a run is composed.
+    """
+    given = list(arguments)
+    if not {"-m", "--multirun"} & set(given) and not any(argument.startswith("sweep=") for argument in given):
+        return given
+    parsed = {place: override for place, argument in enumerate(given) if (override := _parsed(argument)) is not None}
+    groups = {o.key_or_group for o in parsed.values() if o.is_sweep_override()} | _of_files(parsed.values())
+    for place, override in parsed.items():
+        group, dot, _ = override.key_or_group.partition(".")
+        plain = not override.is_sweep_override() and override.get_key_element() == override.key_or_group
+        if dot and plain and group in groups & SCHEMAS.keys():
+            given[place] = f"{override.key_or_group}=choice({override.get_value_element_as_str()})"
+    return given
+
+
+def chosen_among(override: Override) -> int:
+    """How many values an argument has to choose from; 1 where it is not swept."""
+    return sum(1 for _ in override.sweep_string_iterator()) if override.is_discrete_sweep() else 1
+
+
+def _parsed(argument: str) -> Override | None:
+    """An argument as Hydra reads it; None for a flag, and for what Hydra will refuse."""
+    if argument.startswith("-") or "=" not in argument:
+        return None
+    try:
+        return OverridesParser.create().parse_override(argument)
+    except HydraException:
+        return None
+
+
+def _of_files(overrides: Iterable[Override]) -> set[str]:
+    """What the chosen file of `conf/sweep` sweeps over."""
+    swept: set[str] = set()
+    for override in overrides:
+        file = Path(config_dir(), "sweep", f"{override.get_value_string()}.yaml")
+        if override.key_or_group == "sweep" and file.is_file():
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            swept |= set(((content.get("hydra") or {}).get("sweeper") or {}).get("params") or {})
+    return swept

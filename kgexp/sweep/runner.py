@@ -1,0 +1,179 @@
+"""The loop of a sweep: takes trials from whoever thinks them up, runs them, writes down what became of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import open_dict
+
+from kgexp.check import check, resolved, without_leftovers
+from kgexp.config import holds_run
+from kgexp.explain import explain
+from kgexp.resume import given_keys
+from kgexp.sweep.job import Composer, Ended, Job, Pool, Settled, folder_name
+from kgexp.sweep.trials import OVER, SweepFolder, Trial
+from kgexp.train.note import Note
+from kgexp.train.record import Record
+from kgexp.train.signals import StopSignal
+
+#: Seconds between two looks at the stop signal.
+_LOOK = 1.0
+
+
+class Source(Protocol):
+    """Thinks up trials.
+
+    Attributes:
+        total: how many there will be.
+    """
+
+    total: int
+
+    def next(self, room: int | None) -> list[Trial]:
+        """The trials to start now, of which `room` would run at once; none while it waits for others, or at the end."""
+
+    def note(self, trial: Trial) -> Note:
+        """What a trial has to know."""
+
+    def tell(self, trial: Trial) -> None:
+        """A trial that it gave is over: has finished, was pruned, or has failed."""
+
+
+class Runner:
+    """Runs the trials of a source.
+
+    Args:
+        sweep: remembers them.
+        composer: composes them.
+        pool: where they run.
+        stop: the sweep's.
+        say: prints a line.
+    """
+
+    def __init__(
+        self, sweep: SweepFolder, composer: Composer, pool: Pool, stop: StopSignal, say: Callable[[str], None]
+    ) -> None:
+        self._sweep, self._composer, self._pool, self._stop, self._say = sweep, composer, pool, stop, say
+        self._running: set[int] = set()
+        self._begun, self._ended = time.monotonic(), 0
+
+    def run(self, source: Source) -> None:
+        """Returns when all trials are over, or have stopped after a signal."""
+        try:
+            while self._stop.requested is None:
+                room = None if self._pool.room is None else max(0, self._pool.room - len(self._running))
+                trials = source.next(room)
+                for trial in self._start(trials, source):
+                    source.tell(trial)
+                if self._running:
+                    self._take(self._pool.wait(_LOOK), source)
+                elif not trials:
+                    return
+            self._wind_up(source)
+        finally:
+            self._pool.close()
+            self._sweep.save()
+
+    def _start(self, trials: Sequence[Trial], source: Source) -> list[Trial]:
+        """Starts trials; returns those that need no start: that are over already, or cannot be run at all."""
+        jobs = []
+        for trial in trials:
+            if self._sweep.result(trial).get("status") in OVER:
+                self._settle(trial, None)
+            elif (job := self._job(trial, source)) is not None:
+                jobs.append(job)
+        for job in jobs:
+            self._sweep.trials[job.number].status = "running"
+            self._running.add(job.number)
+        for number, handle in self._pool.submit(jobs).items() if jobs else ():
+            self._sweep.trials[number].job = handle
+        self._sweep.save()
+        return [trial for trial in trials if trial.number not in self._running]
+
+    def _job(self, trial: Trial, source: Source) -> Job | None:
+        """A trial made ready: composed, checked, with its note in its folder; None where that fails."""
+        try:
+            config = self._composer.compose(trial.number, trial.overrides)
+            trial.folder = trial.folder or folder_name(config)
+            folder = self._sweep.place(trial)
+            if not holds_run(str(folder)):
+                with Settled(config):
+                    given = given_keys(list(HydraConfig.get().overrides.task))
+                    task = config.copy()
+                    with open_dict(task):
+                        del task["hydra"]
+                    check(without_leftovers(resolved(task), given))
+            source.note(trial).write(folder)
+        except Exception as error:
+            trial.status, trial.error, trial.values = "failed", explain(error)[0], None
+            self._say_end(trial, source.total)
+            return None
+        return Job(trial.number, trial.overrides, config, folder, trial.job)
+
+    def _take(self, ended: Sequence[Ended], source: Source) -> None:
+        """Writes down what became of trials that are over."""
+        for end in ended:
+            trial = self._sweep.trials[end.number]
+            self._running.remove(end.number)
+            self._settle(trial, end.error)
+            self._ended += 1
+            self._say_end(trial, source.total)
+            if trial.status != "stopped":
+                source.tell(trial)
+        if ended:
+            self._sweep.save()
+
+    def _settle(self, trial: Trial, error: str | None) -> None:
+        """The trial's status, error and values out of `result.json`, which is completed where its process could not.
+
+        Args:
+            trial: over.
+            error: what its pool knows to have gone wrong.
+        """
+        result = self._sweep.result(trial)
+        status, why = result.get("status"), result.get("error")
+        values = self._sweep.objective_values(result)
+        if status not in (*OVER, "stopped", "failed"):
+            status, why = "failed", error or "it ended without a result: see its log."
+            Record(self._sweep.place(trial)).update(status=status, error=why)
+        elif status == "failed" or error is not None:
+            status, why = "failed", why or error
+        elif status in OVER and values is None:
+            status, why = "failed", f"its result.json has no {' or no '.join(self._sweep.objectives)}."
+        trial.status, trial.job = status, None
+        trial.error = str(why).partition("\n")[0] if status == "failed" else None
+        trial.values = values if status in OVER else None
+
+    def _wind_up(self, source: Source) -> None:
+        """After a stop signal: trials save and stop, or stay with their scheduler."""
+        left = []
+        for number in self._pool.stop():
+            self._running.remove(number)
+            trial = self._sweep.trials[number]
+            if trial.job is None:
+                trial.status = "waiting"
+            else:
+                left.append(trial.job)
+        while self._running:
+            self._take(self._pool.wait(_LOOK), source)
+        if left:
+            self._say(f"{len(left)} trials go on by themselves: {', '.join(left)}")
+        self._say(f"the sweep has stopped; it goes on with the same command and hydra.sweep.dir={self._sweep.path}")
+
+    def _say_end(self, trial: Trial, total: int) -> None:
+        """A line about a trial that is over."""
+        line = f"trial {trial.number} ({trial.label or 'nothing changed'}) {trial.status}"
+        if trial.values is not None:
+            line += f": {', '.join(f'{value:.4f}' for value in trial.values)}"
+        if spent := self._sweep.result(trial).get("seconds"):
+            line += f" in {timedelta(seconds=round(sum(spent.values())))}"
+        if trial.error is not None:
+            line += f": {trial.error}"
+        over = sum(count for status, count in self._sweep.counts.items() if status in (*OVER, "failed"))
+        line += f"  [{over} of {total}"
+        if over < total and self._ended:
+            left = (time.monotonic() - self._begun) / self._ended * (total - over)
+            line += f", ETA {timedelta(seconds=round(left))}"
+        self._say(f"{line}]")
