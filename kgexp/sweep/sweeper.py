@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from kgexp.check import resolved
 from kgexp.errors import ConfigError, SweepError
 from kgexp.protocol import LOWER_IS_BETTER
+from kgexp.resume import continues
 from kgexp.sweep.arguments import chosen_among
 from kgexp.sweep.job import Composer, Settled
 from kgexp.sweep.launching import pool_of
@@ -63,12 +64,14 @@ class SourceSweeper(Sweeper):  # type: ignore[misc]
             The best value of the first objective.
 
         Raises:
-            SweepError: trials failed, more than `_tolerates`; all others have been run.
+            ConfigError: a sweep cannot be run so.
+            SweepError: trials failed; all others have been run.
             SystemExit: a signal stopped the sweep.
         """
         given = [f"{key}={value}" for key, value in self._params.items()] + list(arguments)
         overrides = OverridesParser.create(config_loader=self._context.config_loader).parse_overrides(given)
         folder = Path(str(self._config.hydra.sweep.dir))
+        continues(self._config.resume, str(folder))
         with open_sweep(folder, self._directions()) as sweep, StopSignal() as stop:
             OmegaConf.save(self._config, folder / "multirun.yaml")
             composer = Composer(self._context.config_loader, self._config)

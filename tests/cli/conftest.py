@@ -59,7 +59,9 @@ def kgexp(
             return train(config, folder)
 
         if any(argument == "-m" or argument.startswith("sweep=") for argument in arguments):
-            arguments = (*arguments, "hydra/launcher=basic")  # others start processes, without the stand-in
+            # Others start processes, without the stand-in. Flags come first, as Hydra's parser wants it.
+            flags = [argument for argument in arguments if argument == "-m"]
+            arguments = (*flags, *(a for a in arguments if a != "-m"), "hydra/launcher=basic")
         monkeypatch.setattr(sys, "argv", ["kgexp", *arguments])
         GlobalHydra.instance().clear()
         capsys.readouterr()

@@ -62,17 +62,17 @@ def test_options_of_torchrun_come_first_and_the_rest_is_for_kgexp(tmp_path, give
 
 def test_a_sweep_runs_in_the_background(tmp_path):
     python = stand_in(tmp_path, "python")
-    result = launch(tmp_path, "sweep.sh", "models", "seed=3")
+    result = launch(tmp_path, "sweep.sh", "-m", "seed=3,4")
     assert result.returncode == 0 and "outputs/sweeps/" in result.stdout
     deadline = time.monotonic() + 30
     while not python.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     arguments = python.read_text().splitlines()
-    assert arguments[:3] == ["-m", "kgexp", "sweep=models"] and arguments[-1] == "seed=3"
-    folder = tmp_path / arguments[3].removeprefix("hydra.sweep.dir=")
+    assert arguments[:2] == ["-m", "kgexp"] and arguments[3:] == ["-m", "seed=3,4"]
+    folder = tmp_path / arguments[2].removeprefix("hydra.sweep.dir=")
     assert (folder / "console.txt").is_file()
 
 
 def test_a_sweep_without_a_name_is_refused(tmp_path):
     result = launch(tmp_path, "sweep.sh")
-    assert result.returncode == 2 and result.stderr.startswith("error: name a sweep")
+    assert result.returncode == 2 and result.stderr.startswith("error: name what to sweep")

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
 from omegaconf import OmegaConf
 
 from kgexp.build import build
@@ -51,12 +53,15 @@ def test_every_sweep_is_a_multirun_over_keys_that_exist(composed, sweep):
     assert str(hydra.mode) == "RunMode.MULTIRUN"
     if sweep == "models":
         assert sorted(hydra.sweeper.params.model.split(",")) == sorted(SCHEMAS["model"])
-    for key, values in hydra.sweeper.params.items():
-        for value in str(values).split(","):
+    given = [f"{key}={values}" for key, values in hydra.sweeper.params.items()]
+    for override in OverridesParser.create().parse_overrides(given):
+        key, swept = override.get_key_element(), override.value()
+        ends = [swept.start, swept.end] if isinstance(swept, IntervalSweep) else override.sweep_string_iterator()
+        for value in ends:
             if key in SCHEMAS:
                 assert value in SCHEMAS[key]
             else:
-                check(composed(f"{key}={value}"))
+                check(composed(f"sweep={sweep}", f"{key}={value}"))
 
 
 @pytest.mark.parametrize(
