@@ -54,6 +54,11 @@ class Trial:
     minimized: frozenset[str] = frozenset()
 
     @property
+    def finished(self) -> bool:
+        """Whether it came to its end: the numbers of others are of another length of training."""
+        return self.status == "finished"
+
+    @property
     def model(self) -> str:
         """The name of the model's class; empty where no configuration is known."""
         return str(_mapping(self.config.get("model")).get("_target_") or "").rpartition(".")[2]
