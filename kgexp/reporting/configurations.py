@@ -9,6 +9,8 @@ from typing import Any
 from kgexp.reporting import keys as naming
 from kgexp.reporting.trials import Trial, lower_is_better
 
+_TEST_METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr")
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -116,7 +118,7 @@ class Comparison:
         return list(dict.fromkeys([*ranked, *self.configurations]))
 
     def metrics(self) -> list[str]:
-        """What people look at: the objectives, what else the sweep was told, then the test metrics of every protocol."""
+        """What people look at: objectives, what else the sweep was told, the test metrics of every protocol."""
         told = [name for trial in self.trials for name in trial.values if name in trial.metrics]
         return list(dict.fromkeys([*self.objectives, *told, *self.test_metrics()]))
 
@@ -128,7 +130,7 @@ class Comparison:
             for name in names
             if name.startswith("test/") and name.count("/") == 4 and name.endswith("/realistic/both/mrr")
         ]
-        wanted = [protocol + metric for protocol in protocols for metric in ("mrr", "hits@1", "hits@3", "hits@10", "mr")]
+        wanted = [protocol + metric for protocol in protocols for metric in _TEST_METRICS]
         return [name for name in wanted if name in names]
 
 

@@ -13,7 +13,7 @@ from kgexp.config import config_dir
 from kgexp.reporting.trials import Trial
 
 #: The value of a key that a configuration does not have, as that of another choice of its group.
-ABSENT = "–"
+ABSENT = "-"
 
 #: What changes no number of a run, or has a column of its own.
 _LEFT_OUT = ("name", "resume", "plugins", "seed", "model._target_", "dataset.cache")

@@ -45,7 +45,7 @@ def counts(trials: Sequence[Trial]) -> str:
 
 
 def by_metric(comparison: Comparison, metric: str) -> Table:
-    """A line for each configuration, the best mean first: mean, sample standard deviation, number of seeds, extremes."""
+    """A line for each configuration, the best mean first: mean, sample standard deviation, seeds, extremes."""
     show = decimals(metric)
     numeric = [Column("mean", show), Column("± std", lambda std: f"± {show(std)}"), Column("n"), Column("min", show)]
     rows = tuple(

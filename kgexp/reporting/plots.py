@@ -1,0 +1,182 @@
+"""The plots of a report. Importing this needs matplotlib.
+
+Each is left out where it would say nothing. A model class has the same colour in all plots of a graph.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from kgexp.reporting.configurations import Comparison, Configuration
+from kgexp.reporting.parallel import parallel
+from kgexp.reporting.style import COLOURS, GREY, STYLE, cut, figure, save, spread_out
+from kgexp.reporting.trials import Trial, numbers
+
+#: Configurations of a single class that have a colour each; lines of the plot of seeds.
+_COLOURED, _LINES = len(COLOURS), 40
+
+#: What a row of a validation is at, with the label of its axis; the first one that all rows have.
+_AXES = ("seconds", "epoch", "step")
+
+
+def draw(comparison: Comparison, out: Path, end: str = "") -> list[tuple[str, str]]:
+    """Draws what there is to see of one graph.
+
+    Args:
+        comparison: the trials.
+        out: the folder that the PNG files go to.
+        end: of their names, before `.png`.
+
+    Returns:
+        A caption and a file name for each plot.
+    """
+    drawn: list[tuple[str, str, Figure | None]] = []
+    with rc_context(STYLE):
+        for i, metric in enumerate(_validated(comparison)):
+            drawn.append((f"{metric} while training", f"curves{_next(i)}", curves(comparison, metric)))
+        for i, objective in enumerate(comparison.objectives):
+            drawn.append((f"{objective} by configuration", f"parallel{_next(i)}", parallel(comparison, objective)))
+            drawn.append((f"{objective} over seeds", f"seeds{_next(i)}", seeds(comparison, objective)))
+    made = []
+    for caption, name, plot in drawn:
+        if plot is not None:
+            save(plot, out / f"{name}{end}.png")
+            made.append((caption, f"{name}{end}.png"))
+    return made
+
+
+def curves(comparison: Comparison, metric: str) -> Figure | None:
+    """A validation metric over the time of training: a line a trial, the best of each class thicker.
+
+    The colours are those of the classes; with one class those of its best configurations. A cross ends a trial that was
+    pruned. Where rows do not say at which second they were written, their epoch or step is used.
+    """
+    axis, lines = _lines(comparison, metric)
+    if not lines:
+        return None
+    plot, axes = figure(6.4, 3.8)
+    scale, unit = _unit(max(x[-1] for _, x, _ in lines)) if axis == "seconds" else (1.0, "")
+    sign = -1 if comparison.lower_is_better(metric) else 1
+    names, colours = _legend(comparison)
+    best: dict[str, tuple[float, float, float]] = {}  # value to compare, and the end of its line
+    thick: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
+    for trial, seconds, y in lines:
+        name = names.get(id(trial), "")
+        x = [second / scale for second in seconds]
+        axes.plot(x, y, color=colours.get(name, GREY), linewidth=0.8, alpha=0.55, zorder=2 if name else 1)
+        if trial.status == "pruned":
+            axes.plot(x[-1], y[-1], "x", color=colours.get(name, GREY), markersize=4, zorder=3)
+        reached = max(sign * value for value in y)
+        if name and (name not in best or reached > best[name][0]):
+            best[name] = (reached, x[-1], y[-1])
+            thick[name] = (x, y)
+    for name, (x, y) in thick.items():
+        axes.plot(x, y, color=colours[name], linewidth=1.9, zorder=4, solid_capstyle="round")
+        if len(x) <= 12:
+            axes.plot(x, y, "o", color=colours[name], markersize=3, zorder=4)
+    axes.set_title(metric)
+    axes.set_xlabel(f"training time ({unit})" if axis == "seconds" else axis)
+    axes.set_xlim(left=0)
+    axes.grid(axis="y", color="#E8E8E8", linewidth=0.6)
+    axes.set_axisbelow(True)
+    _name_ends(axes, {name: end[2] for name, end in best.items()}, colours)
+    return plot
+
+
+def seeds(comparison: Comparison, metric: str) -> Figure | None:
+    """A dot a trial, and a bar from mean - std to mean + std for each configuration; None where no seed has company."""
+    ranked = comparison.ranked(metric)
+    if not any(spread.n > 1 for _, spread in ranked):
+        return None
+    shown = ranked[:_LINES]
+    plot, axes = figure(5.2, 1.1 + 0.27 * len(shown))
+    colours = _by_class(comparison)
+    for line, (configuration, spread) in enumerate(shown):
+        colour = colours.get(configuration.model, COLOURS[0])
+        values = [trial.metrics[metric] for trial in configuration.finished if metric in trial.metrics]
+        if spread.std is not None:
+            ends = (spread.mean - spread.std, spread.mean + spread.std)
+            axes.plot(ends, (line, line), color=colour, linewidth=5, alpha=0.25, solid_capstyle="butt")
+            axes.plot([spread.mean] * 2, (line - 0.28, line + 0.28), color=colour, linewidth=1.8)
+        axes.plot(values, [line] * len(values), "o", color=colour, markersize=4, alpha=0.8, markeredgewidth=0)
+    axes.set_yticks(range(len(shown)), [cut(configuration.label, 60) for configuration, _ in shown])
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x", color="#E8E8E8", linewidth=0.6)
+    axes.set_axisbelow(True)
+    few = "" if len(shown) == len(ranked) else f", the best {len(shown)} of {len(ranked)} configurations"
+    axes.set_title(f"{metric}{few}")
+    axes.set_xlabel("a dot a seed; mean ± sample std")
+    return plot
+
+
+def _validated(comparison: Comparison) -> list[str]:
+    """The MRR by which checkpoints are chosen, of every protocol in the trials' validations, the usual one first."""
+    names: Counter[str] = Counter()
+    for trial in comparison.trials:
+        for row in trial.validations:
+            names.update(
+                name
+                for name in row
+                if name.startswith("valid/")
+                and name.endswith("/realistic/both/mrr")
+                and name.count("/") == 4
+                and not name.startswith("valid/filtered_with_test/")
+            )
+    return [name for name, _ in names.most_common()]
+
+
+def _lines(comparison: Comparison, metric: str) -> tuple[str, list[tuple[Trial, list[float], list[float]]]]:
+    """What curves run over, and for each trial with two points or more its abscissae and values."""
+    points = [
+        (trial, [({"seconds": _seconds(row), "epoch": trial.epoch_of(row), "step": float(row["step"])}, value)
+                 for row in trial.validations if (value := numbers(row).get(metric)) is not None])
+        for trial in comparison.trials
+    ]  # fmt: skip
+    points = [(trial, line) for trial, line in points if len(line) > 1]
+    axis = next((name for name in _AXES if all(at[name] is not None for _, line in points for at, _ in line)), "step")
+    return axis, [(trial, [float(at[axis] or 0) for at, _ in line], [y for _, y in line]) for trial, line in points]
+
+
+def _seconds(row: Mapping[str, Any]) -> float | None:
+    return numbers(row).get("train/seconds")
+
+
+def _legend(comparison: Comparison) -> tuple[dict[int, str], dict[str, str]]:
+    """The name that each trial's line has, by the trial's id, and the colour of each name."""
+    colours = _by_class(comparison)
+    if len(colours) > 1:
+        return {id(trial): trial.model for trial in comparison.trials if trial.model in colours}, colours
+    best: list[Configuration] = comparison.best_first()[:_COLOURED]
+    names = {id(trial): c.label for c in best for trial in c.trials}
+    return names, dict(zip(dict.fromkeys(names.values()), COLOURS, strict=False))
+
+
+def _by_class(comparison: Comparison) -> dict[str, str]:
+    """A colour for each model class; those beyond the palette are grey."""
+    return dict(zip(comparison.models, COLOURS, strict=False))
+
+
+def _name_ends(axes: Any, ends: Mapping[str, float], colours: Mapping[str, str]) -> None:
+    """Writes names beside the right edge, each as near to the end of its line as the others let it."""
+    low, high = axes.get_ylim()
+    height = axes.figure.get_size_inches()[1] * 0.77
+    places = spread_out([(y - low) / (high - low) for y in ends.values()], 0.16 / height)
+    for name, place in zip(ends, places, strict=True):
+        axes.text(1.015, place, cut(name, 48), transform=axes.transAxes, color=colours[name], va="center", fontsize=8.5)
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    """The seconds of a unit in which times up to `seconds` read well, and its name."""
+    if seconds < 300:
+        return 1.0, "s"
+    return (60.0, "min") if seconds < 4 * 3600 else (3600.0, "h")
+
+
+def _next(i: int) -> str:
+    return f"-{i + 1}" if i else ""
