@@ -64,12 +64,12 @@ def identity(trial: Trial, keys: Sequence[str]) -> str:
     return json.dumps(sorted(override for override in trial.overrides if not override.startswith("seed=")))
 
 
-def shown(value: Any) -> str:
-    """A value for people; numbers to six digits."""
+def shown(value: Any, digits: int = 6) -> str:
+    """A value for people; numbers to so many digits."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.{digits}g}"
     return value if isinstance(value, str) else _text(value)
 
 
@@ -92,10 +92,10 @@ def short_titles(keys: Sequence[str]) -> dict[str, str]:
     return {key: word if often[word] == 1 else title(key) for key, word in last.items()}
 
 
-def label(model: str, values: Mapping[str, Any]) -> str:
+def label(model: str, values: Mapping[str, Any], digits: int = 6) -> str:
     """A configuration in a line: `ComplEx dim=64 lr=0.1`."""
     names = short_titles(list(values))
-    pairs = [f"{names[key]}={shown(value_of(key, value))}" for key, value in values.items() if value != ABSENT]
+    pairs = [f"{names[key]}={shown(value_of(key, value), digits)}" for key, value in values.items() if value != ABSENT]
     return " ".join([model, *pairs] if model else pairs)
 
 

@@ -1,9 +1,8 @@
 """`report.md`: the tables and plots of one or several sweeps on a page."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 
 from kgexp.reporting import tables
 from kgexp.reporting.configurations import Comparison, comparisons, repeated
@@ -63,7 +62,8 @@ def notes(trials: Sequence[Trial]) -> Iterator[str]:
         )
     commits = {trial.result.get("git_commit") for trial in trials if trial.result.get("git_commit")}
     if len(commits) > 1:
-        yield f"The trials were run by {len(commits)} commits of the code: {', '.join(sorted(c[:10] for c in commits))}."
+        names = ", ".join(sorted(str(commit)[:10] for commit in commits))
+        yield f"The trials were run by {len(commits)} commits of the code: {names}."
 
 
 def _comparison(comparison: Comparison, plots: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _comparison(comparison: Comparison, plots: Sequence[tuple[str, str]]) -> Ite
     if table.rows:
         yield from ("", "## Cost of a trial", "")
         yield (
-            "Means over finished seeds; evaluation is validations and test. Memory is the largest that the process of a "
+            "Means over finished seeds; evaluation is validations and test. Memory is the most that the process of a "
             "trial has held, in earlier trials too where one process ran several."
         )
         yield from ("", *markdown(table))
@@ -98,7 +98,11 @@ def _comparison(comparison: Comparison, plots: Sequence[tuple[str, str]]) -> Ite
 def _failures(trials: Sequence[Trial]) -> Iterator[str]:
     table = tables.failures(trials)
     if table.rows:
-        yield from ("", "# Trials without a result" if len(comparisons(trials)) > 1 else "## Trials without a result", "")
+        yield from (
+            "",
+            "# Trials without a result" if len(comparisons(trials)) > 1 else "## Trials without a result",
+            "",
+        )
         yield from markdown(table)
 
 
@@ -117,7 +121,3 @@ def escaped(text: str) -> str:
     for sign in "\\|<*`":
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
-
-
-#: Makes the plots of a comparison in a folder; returns their captions and file names.
-Plotter = Callable[[Comparison, Path, str], list[tuple[str, str]]]

@@ -6,18 +6,22 @@ Each is left out where it would say nothing. A model class has the same colour i
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from kgexp.reporting.configurations import Comparison, Configuration
+from kgexp.reporting.configurations import Comparison
+from kgexp.reporting.keys import label
 from kgexp.reporting.parallel import parallel
 from kgexp.reporting.style import COLOURS, GREY, STYLE, cut, figure, save, spread_out
 from kgexp.reporting.trials import Trial, numbers
 
-#: Configurations of a single class that have a colour each; lines of the plot of seeds.
-_COLOURED, _LINES = len(COLOURS), 40
+#: Lines of the plot of seeds at most.
+_LINES = 40
 
 #: What a row of a validation is at, with the label of its axis; the first one that all rows have.
 _AXES = ("seconds", "epoch", "step")
@@ -61,29 +65,28 @@ def curves(comparison: Comparison, metric: str) -> Figure | None:
     plot, axes = figure(6.4, 3.8)
     scale, unit = _unit(max(x[-1] for _, x, _ in lines)) if axis == "seconds" else (1.0, "")
     sign = -1 if comparison.lower_is_better(metric) else 1
-    names, colours = _legend(comparison)
-    best: dict[str, tuple[float, float, float]] = {}  # value to compare, and the end of its line
-    thick: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
-    for trial, seconds, y in lines:
-        name = names.get(id(trial), "")
-        x = [second / scale for second in seconds]
-        axes.plot(x, y, color=colours.get(name, GREY), linewidth=0.8, alpha=0.55, zorder=2 if name else 1)
-        if trial.status == "pruned":
-            axes.plot(x[-1], y[-1], "x", color=colours.get(name, GREY), markersize=4, zorder=3)
-        reached = max(sign * value for value in y)
-        if name and (name not in best or reached > best[name][0]):
-            best[name] = (reached, x[-1], y[-1])
-            thick[name] = (x, y)
-    for name, (x, y) in thick.items():
-        axes.plot(x, y, color=colours[name], linewidth=1.9, zorder=4, solid_capstyle="round")
-        if len(x) <= 12:
-            axes.plot(x, y, "o", color=colours[name], markersize=3, zorder=4)
-    axes.set_title(metric)
-    axes.set_xlabel(f"training time ({unit})" if axis == "seconds" else axis)
+    groups = _groups(comparison)
+    ends = []
+    for name, colour, members in [*groups, ("", GREY, _others(comparison, groups))]:
+        drawn = [(trial, [at / scale for at in x], y) for trial, x, y in lines if trial in members]
+        for trial, x, y in drawn:
+            axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.55, zorder=2 if name else 1)
+            if trial.status == "pruned":
+                axes.plot(x[-1], y[-1], "x", color=colour, markersize=4, zorder=3)
+        if name and drawn:
+            _, x, y = max(drawn, key=lambda line: max(sign * value for value in line[2]))
+            few = "o" if len(x) <= 12 else ""
+            axes.plot(x, y, f"{few}-", color=colour, linewidth=1.9, markersize=3.5, zorder=4, solid_capstyle="round")
+            ends.append((name, colour, y[-1]))
+    axes.set_title(metric if len(comparison.models) != 1 else f"{comparison.models[0]}: {metric}")
+    pruned = "; × pruned" if any(trial.status == "pruned" for trial, _, _ in lines) else ""
+    axes.set_xlabel((f"training time ({unit})" if axis == "seconds" else axis) + pruned)
     axes.set_xlim(left=0)
+    if axis != "seconds":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", color="#E8E8E8", linewidth=0.6)
     axes.set_axisbelow(True)
-    _name_ends(axes, {name: end[2] for name, end in best.items()}, colours)
+    _name_ends(axes, ends)
     return plot
 
 
@@ -103,7 +106,7 @@ def seeds(comparison: Comparison, metric: str) -> Figure | None:
             axes.plot(ends, (line, line), color=colour, linewidth=5, alpha=0.25, solid_capstyle="butt")
             axes.plot([spread.mean] * 2, (line - 0.28, line + 0.28), color=colour, linewidth=1.8)
         axes.plot(values, [line] * len(values), "o", color=colour, markersize=4, alpha=0.8, markeredgewidth=0)
-    axes.set_yticks(range(len(shown)), [cut(configuration.label, 60) for configuration, _ in shown])
+    axes.set_yticks(range(len(shown)), [cut(label(c.model, c.values, digits=4) or c.label, 72) for c, _ in shown])
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -147,14 +150,19 @@ def _seconds(row: Mapping[str, Any]) -> float | None:
     return numbers(row).get("train/seconds")
 
 
-def _legend(comparison: Comparison) -> tuple[dict[int, str], dict[str, str]]:
-    """The name that each trial's line has, by the trial's id, and the colour of each name."""
+def _groups(comparison: Comparison) -> list[tuple[str, str, list[Trial]]]:
+    """Name, colour and trials of what has a colour of its own: the classes, or a single one's best configurations."""
     colours = _by_class(comparison)
-    if len(colours) > 1:
-        return {id(trial): trial.model for trial in comparison.trials if trial.model in colours}, colours
-    best: list[Configuration] = comparison.best_first()[:_COLOURED]
-    names = {id(trial): c.label for c in best for trial in c.trials}
-    return names, dict(zip(dict.fromkeys(names.values()), COLOURS, strict=False))
+    if len(colours) != 1:
+        classes = colours.items()
+        return [(name, colour, [t for t in comparison.trials if t.model == name]) for name, colour in classes]
+    best = zip(comparison.best_first(), COLOURS, strict=False)
+    return [(label("", c.values, digits=3) or c.model, colour, list(c.trials)) for c, colour in best]
+
+
+def _others(comparison: Comparison, groups: Sequence[tuple[str, str, list[Trial]]]) -> list[Trial]:
+    """The trials that are in no group."""
+    return [trial for trial in comparison.trials if not any(trial in members for _, _, members in groups)]
 
 
 def _by_class(comparison: Comparison) -> dict[str, str]:
@@ -162,13 +170,15 @@ def _by_class(comparison: Comparison) -> dict[str, str]:
     return dict(zip(comparison.models, COLOURS, strict=False))
 
 
-def _name_ends(axes: Any, ends: Mapping[str, float], colours: Mapping[str, str]) -> None:
+def _name_ends(axes: Axes, ends: Sequence[tuple[str, str, float]]) -> None:
     """Writes names beside the right edge, each as near to the end of its line as the others let it."""
     low, high = axes.get_ylim()
-    height = axes.figure.get_size_inches()[1] * 0.77
-    places = spread_out([(y - low) / (high - low) for y in ends.values()], 0.16 / height)
-    for name, place in zip(ends, places, strict=True):
-        axes.text(1.015, place, cut(name, 48), transform=axes.transAxes, color=colours[name], va="center", fontsize=8.5)
+    names = ["\n".join(wrap(name, 46, max_lines=2, placeholder=" …")) for name, _, _ in ends]
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    height = axes.figure.get_size_inches()[1] * 0.77  # of the plot, in inches
+    places = spread_out([(y - low) / (high - low) for _, _, y in ends], (0.04 + 0.125 * lines) / height, top=1.0)
+    for name, (_, colour, _), place in zip(names, ends, places, strict=True):
+        axes.text(1.015, place, name, transform=axes.transAxes, color=colour, va="center", fontsize=8, linespacing=1.05)
 
 
 def _unit(seconds: float) -> tuple[float, str]:

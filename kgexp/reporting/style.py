@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 #: Okabe and Ito (2008), the yellow left out, which is too light for lines; then more of Tol's "muted" colours.
 COLOURS = (
-    ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-    + ("#332288", "#882255", "#999933", "#44AA99")
-)  # fmt: skip
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),
+    *("#332288", "#882255", "#999933", "#44AA99"),
+)
 GREY = "#9A9A9A"
 INK = "#333333"
 CMAP = "viridis"
@@ -55,14 +55,13 @@ def cut(text: str, length: int) -> str:
     return f"{text[:left]}…{text[len(text) - (length - 1 - left) :]}"
 
 
-def spread_out(places: Sequence[float], gap: float) -> list[float]:
-    """Places as near to the given ones as labels can be that need a gap between them; in the given order.
+def spread_out(places: Sequence[float], gap: float, top: float) -> list[float]:
+    """Places as near to the given ones as labels can be that need a gap between them, none above `top`; in their order.
 
     Neighbours that are too near become a block around their mean; blocks that touch are joined.
     """
-    order = sorted(range(len(places)), key=lambda i: places[i])
-    blocks: list[tuple[float, list[int]]] = []  # middle, members
-    for i in order:
+    blocks: list[tuple[float, list[int]]] = []  # middle, members from low to high
+    for i in sorted(range(len(places)), key=lambda i: places[i]):
         middle, members = places[i], [i]
         while blocks and middle - blocks[-1][0] < gap * (len(members) + len(blocks[-1][1])) / 2:
             before, others = blocks.pop()
@@ -70,7 +69,8 @@ def spread_out(places: Sequence[float], gap: float) -> list[float]:
             members = others + members
         blocks.append((middle, members))
     result = [0.0] * len(places)
-    for middle, members in blocks:
-        for position, i in enumerate(members):
-            result[i] = middle + (position - (len(members) - 1) / 2) * gap
+    for middle, members in reversed(blocks):
+        for position, i in reversed(list(enumerate(members))):
+            result[i] = min(top, middle + (position - (len(members) - 1) / 2) * gap)
+            top = result[i] - gap
     return result

@@ -25,7 +25,7 @@ OBJECTIVE = "objective"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """One run of a sweep.
 
@@ -169,6 +169,11 @@ def lower_is_better(metric: str, trials: Sequence[Trial]) -> bool:
     return any(metric in trial.minimized for trial in trials)
 
 
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """A key for sorting: 2-x before 10-x."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text)]
+
+
 def numbers(values: Any) -> dict[str, float]:
     """What is a finite number in a mapping, as a float; JSON's strings for the others are left out."""
     found = {}
@@ -205,7 +210,7 @@ def _listed(name: str, folder: Path, said: Mapping[str, Any], entries: Sequence[
 
 def _found(name: str, folder: Path) -> list[Trial]:
     """The folders that hold a result, by name: numbered as a sweep numbers them where all are, else by order."""
-    folders = sorted((path.parent for path in folder.glob("*/result.json")), key=_natural)
+    folders = sorted((path.parent for path in folder.glob("*/result.json")), key=lambda path: natural(path.name))
     heads = [int(match[1]) for path in folders if (match := re.match(r"(\d+)-\D", path.name))]
     order = heads if len(set(heads)) == len(folders) else range(len(folders))
     return [_trial(name, number, path, "running") for number, path in zip(order, folders, strict=True)]
@@ -222,11 +227,6 @@ def _trial(sweep: str, number: int, folder: Path | None, status: str, **known: A
         known["error"] = str(result["error"]) if result.get("error") else known.get("error")
     config = _yaml(folder / "config.yaml") if folder else {}
     return Trial(sweep, number, folder, status, config=config, result=result, **known)
-
-
-def _natural(path: Path) -> list[tuple[bool, int, str]]:
-    """Sorts 2-x before 10-x."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -97,7 +97,8 @@ def _rich(table: Table, where: str = "") -> RichTable:
     for column in table.columns:
         side = "right" if column.number else "left"
         whole = column is table.columns[0]  # the name of a metric, or of a model
-        shown.add_column(Text(names[column.name]), justify=side, overflow="fold", no_wrap=whole)
+        width = min(12, max((len(word) for word in names[column.name].split()), default=0))
+        shown.add_column(Text(names[column.name]), justify=side, overflow="fold", no_wrap=whole, min_width=width)
     rows = table.texts()
     for row in rows[:_LINES]:
         shown.add_row(*map(Text, row))
