@@ -49,7 +49,7 @@ class Configuration:
     @property
     def label(self) -> str:
         """The configuration in a line."""
-        return naming.label(self.model, self.values) or naming.difference(self.trials[0], ()) or self.trials[0].sweep
+        return naming.label(self.model, self.values) or self.trials[0].arguments or self.trials[0].sweep
 
     @property
     def finished(self) -> list[Trial]:

@@ -21,7 +21,7 @@ _LEFT_OUT = ("name", "resume", "plugins", "seed", "model._target_", "dataset.cac
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values by dotted key; a list is a value."""
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             values |= flat(value, f"{prefix}{key}.")
@@ -31,13 +31,15 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def varying(trials: Sequence[Trial]) -> list[str]:
-    """The keys whose values differ between the trials, in the order of their configurations.
+    """The keys whose values differ between the trials, in the order of their configurations, a group after the other.
 
     Left out are the seed and the model's class, which reports show by themselves; keys that say where a run is told of;
     and those that only follow the choice of their group, where every trial has the value of its choice's file.
     """
     configs = [flat(trial.config) for trial in trials if trial.config]
+    groups = list(dict.fromkeys(key.partition(".")[0] for config in configs for key in config))
     keys = list(dict.fromkeys(key for config in configs for key in config))
+    keys.sort(key=lambda key: groups.index(key.partition(".")[0]))
     found = []
     for key in keys:
         if key in _LEFT_OUT or key.startswith("tracking."):
@@ -61,7 +63,7 @@ def identity(trial: Trial, keys: Sequence[str]) -> str:
     """Equal for trials that differ by their seeds alone; without a configuration their arguments are compared."""
     if trial.config:
         return json.dumps([flat(trial.config).get("model._target_"), *map(_text, values_of(trial, keys).values())])
-    return json.dumps(sorted(override for override in trial.overrides if not override.startswith("seed=")))
+    return trial.arguments
 
 
 def shown(value: Any, digits: int = 6) -> str:
@@ -101,10 +103,8 @@ def label(model: str, values: Mapping[str, Any], digits: int = 6) -> str:
 
 def difference(trial: Trial, keys: Sequence[str]) -> str:
     """What sets a trial apart, its seed included: its values, or its arguments where it has no configuration."""
-    if not trial.config:
-        return " ".join(trial.overrides)
-    text = label(trial.model, values_of(trial, keys))
-    return text if trial.seed is None else f"{text} seed={shown(trial.seed)}"
+    text = label(trial.model, values_of(trial, keys)) if trial.config else trial.arguments
+    return text if trial.seed is None else f"{text} seed={shown(trial.seed)}".lstrip()
 
 
 def _follows(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:

@@ -14,14 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kgexp.reporting.configurations import Comparison
+from kgexp.reporting.configurations import Comparison, Configuration
 from kgexp.reporting.keys import label
 from kgexp.reporting.parallel import parallel
 from kgexp.reporting.style import COLOURS, GREY, STYLE, cut, figure, save, spread_out
 from kgexp.reporting.trials import Trial, numbers
 
-#: Lines of the plot of seeds at most.
-_LINES = 40
+#: Inches of the plot of curves, letters of a line beside it; lines of the plot of seeds at most.
+_HEIGHT, _LETTERS, _LINES = 3.8, 50, 40
 
 #: What a row of a validation is at, with the label of its axis; the first one that all rows have.
 _AXES = ("seconds", "epoch", "step")
@@ -62,7 +62,7 @@ def curves(comparison: Comparison, metric: str) -> Figure | None:
     axis, lines = _lines(comparison, metric)
     if not lines:
         return None
-    plot, axes = figure(6.4, 3.8)
+    plot, axes = figure(6.4, _HEIGHT)
     scale, unit = _unit(max(x[-1] for _, x, _ in lines)) if axis == "seconds" else (1.0, "")
     sign = -1 if comparison.lower_is_better(metric) else 1
     groups = _groups(comparison)
@@ -79,14 +79,14 @@ def curves(comparison: Comparison, metric: str) -> Figure | None:
             axes.plot(x, y, f"{few}-", color=colour, linewidth=1.9, markersize=3.5, zorder=4, solid_capstyle="round")
             ends.append((name, colour, y[-1]))
     axes.set_title(metric if len(comparison.models) != 1 else f"{comparison.models[0]}: {metric}")
-    pruned = "; × pruned" if any(trial.status == "pruned" for trial, _, _ in lines) else ""
+    pruned = "; x: pruned" if any(trial.status == "pruned" for trial, _, _ in lines) else ""
     axes.set_xlabel((f"training time ({unit})" if axis == "seconds" else axis) + pruned)
     axes.set_xlim(left=0)
     if axis != "seconds":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", color="#E8E8E8", linewidth=0.6)
     axes.set_axisbelow(True)
-    _name_ends(axes, ends)
+    _name_ends(axes, ends, _HEIGHT * 0.77)
     return plot
 
 
@@ -157,7 +157,16 @@ def _groups(comparison: Comparison) -> list[tuple[str, str, list[Trial]]]:
         classes = colours.items()
         return [(name, colour, [t for t in comparison.trials if t.model == name]) for name, colour in classes]
     best = zip(comparison.best_first(), COLOURS, strict=False)
-    return [(label("", c.values, digits=3) or c.model, colour, list(c.trials)) for c, colour in best]
+    return [(_name(c), colour, list(c.trials)) for c, colour in best]
+
+
+def _name(configuration: Configuration) -> str:
+    """What differs, where that fits beside a plot; else where to find it."""
+    text = label("", configuration.values, digits=3)
+    if len(wrap(text, _LETTERS)) > 2:
+        numbers = [str(trial.number) for trial in configuration.trials]
+        text = f"{'trial' if len(numbers) == 1 else 'trials'} {', '.join(numbers)}"
+    return text or configuration.model
 
 
 def _others(comparison: Comparison, groups: Sequence[tuple[str, str, list[Trial]]]) -> list[Trial]:
@@ -170,12 +179,12 @@ def _by_class(comparison: Comparison) -> dict[str, str]:
     return dict(zip(comparison.models, COLOURS, strict=False))
 
 
-def _name_ends(axes: Axes, ends: Sequence[tuple[str, str, float]]) -> None:
-    """Writes names beside the right edge, each as near to the end of its line as the others let it."""
+def _name_ends(axes: Axes, ends: Sequence[tuple[str, str, float]], height: float) -> None:
+    """Writes names beside the right edge, each as near to the end of its line as the others let it; `height` is that of
+    the axes in inches."""
     low, high = axes.get_ylim()
-    names = ["\n".join(wrap(name, 46, max_lines=2, placeholder=" …")) for name, _, _ in ends]
+    names = ["\n".join(wrap(name, _LETTERS, max_lines=2, placeholder=" …")) for name, _, _ in ends]
     lines = max((name.count("\n") + 1 for name in names), default=1)
-    height = axes.figure.get_size_inches()[1] * 0.77  # of the plot, in inches
     places = spread_out([(y - low) / (high - low) for _, _, y in ends], (0.04 + 0.125 * lines) / height, top=1.0)
     for name, (_, colour, _), place in zip(names, ends, places, strict=True):
         axes.text(1.015, place, name, transform=axes.transAxes, color=colour, va="center", fontsize=8, linespacing=1.05)

@@ -64,7 +64,7 @@ def best_by_model(comparison: Comparison, objective: str) -> Table:
     for configuration, _ in comparison.ranked(objective):
         best.setdefault(configuration.model, configuration)
     chosen = list(best.values())
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (naming.title(key), *(naming.shown(naming.value_of(key, c.values.get(key, naming.ABSENT))) for c in chosen))
         for key in comparison.keys
     ]

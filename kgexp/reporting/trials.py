@@ -65,8 +65,14 @@ class Trial:
 
     @property
     def seed(self) -> Any:
-        """Its seed; None where no configuration is known."""
-        return self.config.get("seed")
+        """Its seed, as its configuration or its arguments say; None where neither does."""
+        given = [override.partition("=")[2] for override in self.overrides if override.startswith("seed=")]
+        return self.config.get("seed", given[-1] if given else None)
+
+    @property
+    def arguments(self) -> str:
+        """What made it, but for its seed."""
+        return " ".join(override for override in self.overrides if not override.startswith("seed="))
 
     @property
     def objective_name(self) -> str:

@@ -94,12 +94,18 @@ def _rich(table: Table, where: str = "") -> RichTable:
     """A table for the console; keys by their last words, which need less of its width."""
     names = short_titles([column.name for column in table.columns])
     shown = RichTable(title=Text(f"{where}{table.title}"), box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        side = "right" if column.number else "left"
-        whole = column is table.columns[0]  # the name of a metric, or of a model
-        width = min(12, max((len(word) for word in names[column.name].split()), default=0))
-        shown.add_column(Text(names[column.name]), justify=side, overflow="fold", no_wrap=whole, min_width=width)
     rows = table.texts()
+    for i, column in enumerate(table.columns):
+        whole = i == 0  # the name of a metric, or of a model
+        longest = max((len(row[i]) for row in rows), default=0)
+        width = min(12, max(len(names[column.name]), (longest + 1) // 2))  # a cell may take two lines
+        shown.add_column(
+            Text(names[column.name]),
+            justify="right" if column.number else "left",
+            overflow="fold",
+            no_wrap=whole,
+            min_width=width,
+        )
     for row in rows[:_LINES]:
         shown.add_row(*map(Text, row))
     if len(rows) > _LINES:
