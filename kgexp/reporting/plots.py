@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kgexp.reporting.configurations import Comparison, Configuration
+from kgexp.reporting.configurations import Comparison
 from kgexp.reporting.keys import label
 from kgexp.reporting.parallel import parallel
 from kgexp.reporting.style import COLOURS, GREY, STYLE, cut, figure, save, spread_out
+from kgexp.reporting.tables import reference
 from kgexp.reporting.trials import Trial, numbers
 
 #: Inches of the plot of curves, letters of a line beside it; lines of the plot of seeds at most.
@@ -156,17 +157,12 @@ def _groups(comparison: Comparison) -> list[tuple[str, str, list[Trial]]]:
     if len(colours) != 1:
         classes = colours.items()
         return [(name, colour, [t for t in comparison.trials if t.model == name]) for name, colour in classes]
-    best = zip(comparison.best_first(), COLOURS, strict=False)
-    return [(_name(c), colour, list(c.trials)) for c, colour in best]
-
-
-def _name(configuration: Configuration) -> str:
-    """What differs, where that fits beside a plot; else where to find it."""
-    text = label("", configuration.values, digits=3)
-    if len(wrap(text, _LETTERS)) > 2:
-        numbers = [str(trial.number) for trial in configuration.trials]
-        text = f"{'trial' if len(numbers) == 1 else 'trials'} {', '.join(numbers)}"
-    return text or configuration.model
+    best = comparison.best_first()[: len(COLOURS)]
+    names = [label("", c.values, digits=3) or c.model for c in best]
+    if any(len(wrap(name, _LETTERS)) > 2 for name in names):  # too long beside a plot: say where to find it
+        numbers = [[reference(trial, comparison.trials) for trial in c.trials] for c in best]
+        names = [f"{'trial' if len(those) == 1 else 'trials'} {', '.join(those)}" for those in numbers]
+    return [(name, colour, list(c.trials)) for name, colour, c in zip(names, COLOURS, best, strict=False)]
 
 
 def _others(comparison: Comparison, groups: Sequence[tuple[str, str, list[Trial]]]) -> list[Trial]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -82,30 +83,27 @@ def _show(trials: Sequence[Trial], missing: str) -> None:
     for comparison in parts:
         for objective in comparison.objectives:
             where = f"{comparison.graph}: " if len(parts) > 1 else ""
-            console.print(_rich(tables.by_metric(comparison, objective), where))
-            console.print(_rich(tables.best_by_model(comparison, objective), where))
+            console.print(_rich(tables.by_metric(comparison, objective), console.width, where))
+            console.print(_rich(tables.best_by_model(comparison, objective), console.width, where))
     if (failures := tables.failures(trials)).rows:
-        console.print(_rich(failures))
+        console.print(_rich(failures, console.width))
     if missing:
         console.print(missing)
 
 
-def _rich(table: Table, where: str = "") -> RichTable:
-    """A table for the console; keys by their last words, which need less of its width."""
+def _rich(table: Table, width: int, where: str = "") -> RichTable:
+    """A table for a console of this width; keys by their last words, which need less of it."""
     names = short_titles([column.name for column in table.columns])
     shown = RichTable(title=Text(f"{where}{table.title}"), box=SIMPLE_HEAD, pad_edge=False)
     rows = table.texts()
-    for i, column in enumerate(table.columns):
-        whole = i == 0  # the name of a metric, or of a model
-        longest = max((len(row[i]) for row in rows), default=0)
-        width = min(12, max(len(names[column.name]), (longest + 1) // 2))  # a cell may take two lines
-        shown.add_column(
-            Text(names[column.name]),
-            justify="right" if column.number else "left",
-            overflow="fold",
-            no_wrap=whole,
-            min_width=width,
-        )
+    longest = [max((len(row[i]) for row in rows), default=0) for i in range(len(table.columns))]
+    # Whole names at the left, of metrics or models, and other cells of two lines at most: if there is room for that.
+    least = [max(len(names[column.name]), (n + 1) // 2) for column, n in zip(table.columns, longest, strict=True)]
+    least[0] = max(longest[0], len(names[table.columns[0].name]))
+    fits = sum(least) + 3 * len(least) <= width
+    for column, n in zip(table.columns, least, strict=True):
+        side: Literal["left", "right"] = "right" if column.number else "left"
+        shown.add_column(Text(names[column.name]), justify=side, overflow="fold", min_width=n if fits else None)
     for row in rows[:_LINES]:
         shown.add_row(*map(Text, row))
     if len(rows) > _LINES:
