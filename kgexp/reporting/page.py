@@ -98,12 +98,7 @@ def _comparison(comparison: Comparison, plots: Sequence[tuple[str, str]]) -> Ite
 def _failures(trials: Sequence[Trial]) -> Iterator[str]:
     table = tables.failures(trials)
     if table.rows:
-        yield from (
-            "",
-            "# Trials without a result" if len(comparisons(trials)) > 1 else "## Trials without a result",
-            "",
-        )
-        yield from markdown(table)
+        yield from ("", "# Trials without a result", "", *markdown(table))
 
 
 def markdown(table: Table, code: bool = False) -> list[str]:

@@ -149,8 +149,12 @@ class Sweep:
     trials: tuple[Trial, ...]
 
 
-def read(folder: Path) -> Sweep:
+def read(folder: Path, name: str | None = None) -> Sweep:
     """The trials of a folder: those that its `sweep.json` names, else every folder below it that holds a result.
+
+    Args:
+        folder: the sweep's.
+        name: what to call it; None for its own name.
 
     Raises:
         ConfigError: there is no such folder, or no trial in it.
@@ -158,7 +162,7 @@ def read(folder: Path) -> Sweep:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: give that of a sweep, such as outputs/sweeps/DATE/TIME.")
     said = _json(folder / "sweep.json")
-    name = str(said.get("name") or folder.resolve().name)
+    name = name or str(said.get("name") or folder.resolve().name)
     entries = said.get("trials")
     trials = _listed(name, folder, said, entries) if isinstance(entries, list) else _found(name, folder)
     if trials:
@@ -170,9 +174,7 @@ def read(folder: Path) -> Sweep:
 
 def lower_is_better(metric: str, trials: Sequence[Trial]) -> bool:
     """Whether small values of a metric are the good ones, by its name or by what its sweep wants."""
-    if "/" in metric:
-        return metric.rpartition("/")[2] in LOWER_IS_BETTER
-    return any(metric in trial.minimized for trial in trials)
+    return metric.rpartition("/")[2] in LOWER_IS_BETTER or any(metric in trial.minimized for trial in trials)
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:

@@ -38,13 +38,20 @@ def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        sweeps = [read(folder) for folder in dict.fromkeys(options.folders)]
+        sweeps = _read(options.folders)
         out = options.out or _default(sweeps)
         report(sweeps, out, arguments, plots=not options.no_plots)
     except Exception as error:
         return failed(error, OSError)
     print(f"report: {out / 'report.md'}")
     return 0
+
+
+def _read(folders: Sequence[Path]) -> list[Sweep]:
+    """The sweeps, each once; those that share a name go by their folders."""
+    sweeps = [read(folder) for folder in dict.fromkeys(folders)]
+    names = [sweep.name for sweep in sweeps]
+    return [read(sweep.folder, str(sweep.folder)) if names.count(sweep.name) > 1 else sweep for sweep in sweeps]
 
 
 def report(sweeps: Sequence[Sweep], out: Path, command: Sequence[str], plots: bool = True) -> None:
@@ -94,16 +101,15 @@ def _show(trials: Sequence[Trial], missing: str) -> None:
 def _rich(table: Table, width: int, where: str = "") -> RichTable:
     """A table for a console of this width; keys by their last words, which need less of it."""
     names = short_titles([column.name for column in table.columns])
-    shown = RichTable(title=Text(f"{where}{table.title}"), box=SIMPLE_HEAD, pad_edge=False)
+    shown = RichTable(title=Text(f"{where}{table.title}"), box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     rows = table.texts()
     longest = [max((len(row[i]) for row in rows), default=0) for i in range(len(table.columns))]
-    # Whole names at the left, of metrics or models, and other cells of two lines at most: if there is room for that.
-    least = [max(len(names[column.name]), (n + 1) // 2) for column, n in zip(table.columns, longest, strict=True)]
-    least[0] = max(longest[0], len(names[table.columns[0].name]))
-    fits = sum(least) + 3 * len(least) <= width
-    for column, n in zip(table.columns, least, strict=True):
+    # The names at the left, of metrics or models, stay whole if the other cells have room then, on two lines each.
+    halves = sum(max(len(names[c.name]), (n + 1) // 2) + 2 for c, n in zip(table.columns, longest, strict=True))
+    fits = halves + longest[0] // 2 <= width
+    for i, column in enumerate(table.columns):
         side: Literal["left", "right"] = "right" if column.number else "left"
-        shown.add_column(Text(names[column.name]), justify=side, overflow="fold", min_width=n if fits else None)
+        shown.add_column(Text(names[column.name]), justify=side, overflow="fold", no_wrap=fits and i == 0)
     for row in rows[:_LINES]:
         shown.add_row(*map(Text, row))
     if len(rows) > _LINES:

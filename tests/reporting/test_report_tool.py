@@ -77,6 +77,15 @@ def test_several_sweeps_are_one_report(sweep, tmp_path, monkeypatch):
     assert "| ComplEx | 0.5 | 0.4200 | ± 0.0695 | 3 | 0.3750 | 0.5000 |" in page
 
 
+def test_sweeps_of_one_name_go_by_their_folders(tmp_path):
+    sweeps = [tmp_path / day / "12-00-00" for day in ("monday", "tuesday")]
+    for sweep in sweeps:
+        trial(sweep, "0-x", config(), 0.4)
+    assert report.main([*map(str, sweeps), "--no-plots", "--out", str(tmp_path / "out")]) == 0
+    with open(tmp_path / "out" / "trials.csv", newline="") as file:
+        assert [row["sweep"] for row in csv.DictReader(file)] == list(map(str, sweeps))
+
+
 def test_without_matplotlib_the_rest_is_written(sweep, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "kgexp.reporting."))]:
         if name.startswith("matplotlib") or name.rpartition(".")[2] in ("plots", "parallel", "style"):
