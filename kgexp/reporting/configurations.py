@@ -4,6 +4,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from kgexp.reporting import keys as naming
@@ -51,7 +52,7 @@ class Configuration:
         """The configuration in a line."""
         return naming.label(self.model, self.values) or self.trials[0].arguments or self.trials[0].sweep
 
-    @property
+    @cached_property
     def finished(self) -> list[Trial]:
         """The trials whose numbers count: to their end, and each seed once, as a repetition is no further sample."""
         by_seed = {naming.shown(trial.seed): trial for trial in self.trials if trial.finished}
@@ -90,6 +91,11 @@ class Comparison:
             for group in groups.values()
         )
         return cls(graph, tuple(trials), tuple(keys), configurations)
+
+    @cached_property
+    def described(self) -> bool:
+        """Whether the configuration of every finished trial is known."""
+        return all(c.model for c in self.configurations if c.finished)
 
     @property
     def models(self) -> list[str]:
@@ -152,15 +158,15 @@ def comparisons(trials: Sequence[Trial]) -> list[Comparison]:
     return [Comparison.of(name, part) for name, part in zip(clear, parts, strict=True)]
 
 
-def repeated(trials: Sequence[Trial]) -> int:
+def repeated(parts: Sequence[Comparison]) -> int:
     """How many finished trials repeat the configuration and the seed of another one."""
     return sum(
         sum(trial.finished for trial in configuration.trials) - len(configuration.finished)
-        for comparison in comparisons(trials)
+        for comparison in parts
         for configuration in comparison.configurations
     )
 
 
 def _graph(trials: Sequence[Trial]) -> str:
-    names = [naming.flat(trial.config).get("dataset.name") for trial in trials]
+    names = [trial.values_by_key.get("dataset.name") for trial in trials]
     return next((str(name) for name in names if name is not None), "graph")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from kgexp.config import config_dir
-from kgexp.reporting.trials import Trial
+from kgexp.reporting.trials import Trial, flat
 
 #: The value of a key that a configuration does not have, as that of another choice of its group.
 ABSENT = "-"
@@ -19,24 +19,13 @@ ABSENT = "-"
 _LEFT_OUT = ("name", "resume", "plugins", "seed", "model._target_", "dataset.cache")
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted key; a list is a value."""
-    values: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            values |= flat(value, f"{prefix}{key}.")
-        else:
-            values[f"{prefix}{key}"] = value
-    return values
-
-
 def varying(trials: Sequence[Trial]) -> list[str]:
     """The keys whose values differ between the trials, in the order of their configurations, a group after the other.
 
     Left out are the seed and the model's class, which reports show by themselves; keys that say where a run is told of;
     and those that only follow the choice of their group, where every trial has the value of its choice's file.
     """
-    configs = [flat(trial.config) for trial in trials if trial.config]
+    configs = [trial.values_by_key for trial in trials if trial.config]
     groups = list(dict.fromkeys(key.partition(".")[0] for config in configs for key in config))
     keys = list(dict.fromkeys(key for config in configs for key in config))
     keys.sort(key=lambda key: groups.index(key.partition(".")[0]))
@@ -55,14 +44,13 @@ def varying(trials: Sequence[Trial]) -> list[str]:
 
 def values_of(trial: Trial, keys: Sequence[str]) -> dict[str, Any]:
     """A trial's values of these keys; `ABSENT` for one that it lacks."""
-    config = flat(trial.config)
-    return {key: config.get(key, ABSENT) for key in keys}
+    return {key: trial.values_by_key.get(key, ABSENT) for key in keys}
 
 
 def identity(trial: Trial, keys: Sequence[str]) -> str:
     """Equal for trials that differ by their seeds alone; without a configuration their arguments are compared."""
     if trial.config:
-        return json.dumps([flat(trial.config).get("model._target_"), *map(_text, values_of(trial, keys).values())])
+        return json.dumps([trial.values_by_key.get("model._target_"), *map(_text, values_of(trial, keys).values())])
     return trial.arguments
 
 
@@ -72,7 +60,7 @@ def shown(value: Any, digits: int = 6) -> str:
         return json.dumps(value)
     if isinstance(value, float):
         return f"{value:.{digits}g}"
-    return value if isinstance(value, str) else _text(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def value_of(key: str, value: Any) -> Any:
@@ -129,4 +117,6 @@ def _choices(group: str) -> list[dict[str, Any]]:
 
 def _text(value: Any) -> str:
     """Equal for equal values, whatever they are."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from kgexp.reporting import tables
-from kgexp.reporting.configurations import Comparison, comparisons, repeated
+from kgexp.reporting.configurations import Comparison, repeated
 from kgexp.reporting.tables import Table
 from kgexp.reporting.trials import Sweep, Trial
 
@@ -13,20 +13,34 @@ from kgexp.reporting.trials import Sweep, Trial
 Plots = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def page(sweeps: Sequence[Sweep], command: Sequence[str], plots: Plots, missing: str = "") -> str:
+def page(
+    sweeps: Sequence[Sweep], parts: Sequence[Comparison], command: Sequence[str], plots: Plots, missing: str = ""
+) -> str:
     """The text of `report.md`.
 
     Args:
         sweeps: what it is about.
+        parts: their trials by graph.
         command: the arguments that make it again.
         plots: captions and file names, by the graph's name.
         missing: why there are no plots, in a sentence.
     """
-    return "\n".join(_lines(sweeps, command, plots, missing)) + "\n"
-
-
-def _lines(sweeps: Sequence[Sweep], command: Sequence[str], plots: Plots, missing: str) -> Iterator[str]:
     trials = [trial for sweep in sweeps for trial in sweep.trials]
+    lines = [*_head(sweeps, trials, command)]
+    for note in notes(trials, parts):
+        lines += ["", escaped(note)]
+    if missing:
+        lines += ["", missing]
+    for comparison in parts:
+        if len(parts) > 1:
+            lines += ["", f"# {escaped(comparison.graph)}", "", f"{tables.counts(comparison.trials)}."]
+        lines += _comparison(comparison, plots.get(comparison.graph, ()))
+    if (table := tables.failures(trials)).rows:
+        lines += ["", "# Trials without a result", "", *markdown(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _head(sweeps: Sequence[Sweep], trials: Sequence[Trial], command: Sequence[str]) -> Iterator[str]:
     yield f"# {'Sweep' if len(sweeps) == 1 else 'Sweeps'} {escaped(', '.join(sweep.name for sweep in sweeps))}"
     yield ""
     yield f"{tables.counts(trials)}. Written {datetime.now().astimezone():%Y-%m-%d %H:%M %z}; again:"
@@ -37,25 +51,15 @@ def _lines(sweeps: Sequence[Sweep], command: Sequence[str], plots: Plots, missin
         yield f"* `{sweep.folder}`: {tables.counts(sweep.trials)}"
     yield ""
     yield "Every trial, with all of its numbers: [trials.csv](trials.csv)."
-    for note in notes(trials):
-        yield from ("", escaped(note))
-    if missing:
-        yield from ("", missing)
-    parts = comparisons(trials)
-    for comparison in parts:
-        if len(parts) > 1:
-            yield from ("", f"# {escaped(comparison.graph)}", "", f"{tables.counts(comparison.trials)}.")
-        yield from _comparison(comparison, plots.get(comparison.graph, ()))
-    yield from _failures(trials)
 
 
-def notes(trials: Sequence[Trial]) -> Iterator[str]:
+def notes(trials: Sequence[Trial], parts: Sequence[Comparison]) -> Iterator[str]:
     """Sentences about what a reader of the numbers should know."""
     if taken := tables.hours(trials):
         yield f"All trials together have taken {taken:.2f} hours."
     if said := tables.pruned(trials):
         yield f"{said}."
-    if again := repeated(trials):
+    if again := repeated(parts):
         yield (
             f"{again} finished {'trial repeats' if again == 1 else 'trials repeat'} the configuration and the seed of "
             "another one: each seed counts once, by its last trial."
@@ -93,12 +97,6 @@ def _comparison(comparison: Comparison, plots: Sequence[tuple[str, str]]) -> Ite
             "trial has held, in earlier trials too where one process ran several."
         )
         yield from ("", *markdown(table))
-
-
-def _failures(trials: Sequence[Trial]) -> Iterator[str]:
-    table = tables.failures(trials)
-    if table.rows:
-        yield from ("", "# Trials without a result", "", *markdown(table))
 
 
 def markdown(table: Table, code: bool = False) -> list[str]:

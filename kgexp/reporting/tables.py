@@ -154,21 +154,16 @@ def plus_minus(spread: Spread, metric: str) -> str:
 
 def _head(comparison: Comparison) -> list[Column]:
     """Columns that say which configuration a line is of."""
-    if not _described(comparison):
+    if not comparison.described:
         return [Column("configuration", number=False)]
     return [Column("model", number=False), *(Column(naming.title(key)) for key in comparison.keys)]
 
 
 def _names(comparison: Comparison, configuration: Configuration) -> list[Any]:
-    if not _described(comparison):
+    if not comparison.described:
         return [configuration.label]
     values = [configuration.values.get(key, naming.ABSENT) for key in comparison.keys]
     return [configuration.model, *map(naming.value_of, comparison.keys, values)]
-
-
-def _described(comparison: Comparison) -> bool:
-    """Whether every line's configuration is known."""
-    return all(c.model for c in comparison.configurations if c.finished)
 
 
 def _last_epoch(trial: Trial) -> float | None:

@@ -61,7 +61,12 @@ class Trial:
     @property
     def model(self) -> str:
         """The name of the model's class; empty where no configuration is known."""
-        return str(_mapping(self.config.get("model")).get("_target_") or "").rpartition(".")[2]
+        return str(self.values_by_key.get("model._target_") or "").rpartition(".")[2]
+
+    @cached_property
+    def values_by_key(self) -> dict[str, Any]:
+        """The configuration's values by dotted key."""
+        return flat(self.config)
 
     @property
     def seed(self) -> Any:
@@ -175,6 +180,17 @@ def read(folder: Path, name: str | None = None) -> Sweep:
 def lower_is_better(metric: str, trials: Sequence[Trial]) -> bool:
     """Whether small values of a metric are the good ones, by its name or by what its sweep wants."""
     return metric.rpartition("/")[2] in LOWER_IS_BETTER or any(metric in trial.minimized for trial in trials)
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted key; a list is a value."""
+    values: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            values |= flat(value, f"{prefix}{key}.")
+        else:
+            values[f"{prefix}{key}"] = value
+    return values
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:

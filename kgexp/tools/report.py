@@ -23,7 +23,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from kgexp.reporting import page, tables
-from kgexp.reporting.configurations import comparisons
+from kgexp.reporting.configurations import Comparison, comparisons
 from kgexp.reporting.files import write_csv
 from kgexp.reporting.keys import short_titles
 from kgexp.reporting.tables import Table
@@ -63,30 +63,29 @@ def report(sweeps: Sequence[Sweep], out: Path, command: Sequence[str], plots: bo
     trials = [trial for sweep in sweeps for trial in sweep.trials]
     out.mkdir(parents=True, exist_ok=True)
     write_csv(out / "trials.csv", trials)
-    drawn, missing = _plots(trials, out) if plots else ({}, "")
-    text = page.page(sweeps, command, drawn, missing)
+    parts = comparisons(trials)
+    drawn, missing = _plots(parts, out) if plots else ({}, "")
+    text = page.page(sweeps, parts, command, drawn, missing)
     (out / "report.md").write_text(text, encoding="utf-8")
-    _show(trials, missing)
+    _show(trials, parts, missing)
 
 
-def _plots(trials: Sequence[Trial], out: Path) -> tuple[dict[str, list[tuple[str, str]]], str]:
+def _plots(parts: Sequence[Comparison], out: Path) -> tuple[dict[str, list[tuple[str, str]]], str]:
     """The captions and file names of the plots by graph; or why there are none."""
     try:
         draw = importlib.import_module("kgexp.reporting.plots").draw
     except ImportError:
         return {}, "There are no plots, as matplotlib is not installed: pip install 'matplotlib>=3.8' adds them."
-    parts = comparisons(trials)
     ends = [f"-{re.sub(r'[^A-Za-z0-9_.-]+', '_', part.graph)}" if len(parts) > 1 else "" for part in parts]
     return {part.graph: draw(part, out, end) for part, end in zip(parts, ends, strict=True)}, ""
 
 
-def _show(trials: Sequence[Trial], missing: str) -> None:
+def _show(trials: Sequence[Trial], parts: Sequence[Comparison], missing: str) -> None:
     """Prints what most people want to know; the page has the rest."""
     console = Console(highlight=False)
     console.print(f"{tables.counts(trials)}.")
-    for note in page.notes(trials):
+    for note in page.notes(trials, parts):
         console.print(note)
-    parts = comparisons(trials)
     for comparison in parts:
         for objective in comparison.objectives:
             where = f"{comparison.graph}: " if len(parts) > 1 else ""

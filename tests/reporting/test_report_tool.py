@@ -86,6 +86,21 @@ def test_sweeps_of_one_name_go_by_their_folders(tmp_path):
         assert [row["sweep"] for row in csv.DictReader(file)] == list(map(str, sweeps))
 
 
+def test_graphs_have_parts_of_their_own(tmp_path):
+    for i, graph in enumerate(("UMLS", "UMLS", "my graph")):
+        settings = config(seed=i, dataset__name=graph, dataset__path=f"/data/{graph}")
+        trial(tmp_path, f"{i}-x", settings, 0.4 + i / 10, fingerprint=graph)
+    assert report.main([str(tmp_path)]) == 0
+    page = (tmp_path / "report" / "report.md").read_text()
+    first, second = page.split("\n# ")[1:]
+    assert first.startswith("UMLS\n\n2 trials: 2 finished.") and "(curves-UMLS.png)" in first
+    assert second.startswith("my graph\n") and "(curves-my_graph.png)" in second and "0.6000" in second
+    assert "0.6000" not in first and "| ComplEx | 0.4500 |" in first
+    assert {path.name for path in (tmp_path / "report").glob("*.png")} == {
+        *("curves-UMLS.png", "seeds-UMLS.png", "curves-my_graph.png")
+    }
+
+
 def test_without_matplotlib_the_rest_is_written(sweep, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "kgexp.reporting."))]:
         if name.startswith("matplotlib") or name.rpartition(".")[2] in ("plots", "parallel", "style"):
