@@ -82,7 +82,7 @@ def _plots(parts: Sequence[Comparison], out: Path) -> tuple[dict[str, list[tuple
 
 def _show(trials: Sequence[Trial], parts: Sequence[Comparison], missing: str) -> None:
     """Prints what most people want to know; the page has the rest."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(f"{tables.counts(trials)}.")
     for note in page.notes(trials, parts):
         console.print(note)
