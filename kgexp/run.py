@@ -226,7 +226,8 @@ class _Session:
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save, stop)
-        if (note := Note.read(self._path)) is not None and note.study is not None:
+        note = Note.read(self._path) if self._world.rank == 0 else None
+        if self._world.broadcast("whether the run is a trial to prune", note is not None and note.study is not None):
             trainer.judge = Pruning(self._path, note, self._world)
         self._restore(trainer, graph, tables)
         # What went before takes some ranks longer than others; from here on they wait for each other in collectives.

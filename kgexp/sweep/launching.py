@@ -129,7 +129,7 @@ def pool_of(launcher: Launcher, room: int | None) -> Pool:
             f"{type(launcher).__name__} puts runs into other processes than those that were launched: with torchrun "
             "and srun leave hydra/launcher out."
         )
-    return Batches(launcher, getattr(launcher, "joblib", {}).get("n_jobs") if room is None else room)
+    return Batches(launcher, room)
 
 
 def _returned(job: Job, error: str | None) -> JobReturn:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import open_dict
+from omegaconf import DictConfig, open_dict
 
 from kgexp.check import check, resolved, without_leftovers
 from kgexp.config import holds_run
@@ -27,9 +27,11 @@ class Source(Protocol):
 
     Attributes:
         total: how many there will be.
+        planned: those that are known beforehand.
     """
 
     total: int
+    planned: list[Trial]
 
     def next(self, room: int | None) -> list[Trial]:
         """The trials to start now, of which `room` would run at once; none while it waits for others, or at the end."""
@@ -57,11 +59,13 @@ class Runner:
     ) -> None:
         self._sweep, self._composer, self._pool, self._stop, self._say = sweep, composer, pool, stop, say
         self._running: set[int] = set()
+        self._refused: set[int] = set()
         self._begun, self._ended = time.monotonic(), 0
 
     def run(self, source: Source) -> None:
         """Returns when all trials are over, or have stopped after a signal."""
         try:
+            self._vet(source)
             while self._stop.requested is None:
                 room = None if self._pool.room is None else max(0, self._pool.room - len(self._running))
                 trials = source.next(room)
@@ -76,10 +80,22 @@ class Runner:
             self._pool.close()
             self._sweep.save()
 
+    def _vet(self, source: Source) -> None:
+        """Says at once which trials cannot be run, and why, instead of in the middle of the night."""
+        for trial in source.planned:
+            if trial.status not in OVER:
+                trial.status = "waiting"
+        for trial in source.planned:
+            if self._composed(trial, source.total) is None:
+                self._refused.add(trial.number)
+        self._sweep.save()
+
     def _start(self, trials: Sequence[Trial], source: Source) -> list[Trial]:
         """Starts trials; returns those that need no start: that are over already, or cannot be run at all."""
         jobs = []
         for trial in trials:
+            if trial.number in self._refused:
+                continue
             if self._sweep.result(trial).get("status") in OVER:
                 self._settle(trial, None)
             elif (job := self._job(trial, source)) is not None:
@@ -93,24 +109,31 @@ class Runner:
         return [trial for trial in trials if trial.number not in self._running]
 
     def _job(self, trial: Trial, source: Source) -> Job | None:
-        """A trial made ready: composed, checked, with its note in its folder; None where that fails."""
+        """A trial made ready, with its note in its folder; None where it cannot be run."""
+        config = self._composed(trial, source.total)
+        if config is None:
+            return None
+        folder = self._sweep.place(trial)
+        source.note(trial).write(folder)
+        return Job(trial.number, trial.overrides, config, folder, trial.job)
+
+    def _composed(self, trial: Trial, total: int) -> DictConfig | None:
+        """The configuration of a trial, checked; None where it is refused, which is noted."""
         try:
             config = self._composer.compose(trial.number, trial.overrides)
             trial.folder = trial.folder or folder_name(config)
-            folder = self._sweep.place(trial)
-            if not holds_run(str(folder)):
+            if not holds_run(str(self._sweep.place(trial))):
                 with Settled(config):
                     given = given_keys(list(HydraConfig.get().overrides.task))
                     task = config.copy()
                     with open_dict(task):
                         del task["hydra"]
                     check(without_leftovers(resolved(task), given))
-            source.note(trial).write(folder)
         except Exception as error:
             trial.status, trial.error, trial.values = "failed", explain(error)[0], None
-            self._say_end(trial, source.total)
+            self._say_end(trial, total)
             return None
-        return Job(trial.number, trial.overrides, config, folder, trial.job)
+        return config
 
     def _take(self, ended: Sequence[Ended], source: Source) -> None:
         """Writes down what became of trials that are over."""

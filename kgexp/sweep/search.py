@@ -69,9 +69,12 @@ class SearchSweeper(SourceSweeper):
         settings = {"name": pruner, "startup_trials": startup_trials, "warmup_epochs": warmup_epochs}
         self._pruner = None if pruner == "none" else settings
 
-    def _room(self) -> int | None:
-        """Trials at a time for a launcher that takes them by the batch."""
-        return None if self._n_jobs == "auto" else int(self._n_jobs)
+    def _room(self) -> int:
+        """Trials at a time."""
+        if self._n_jobs != "auto":
+            return int(self._n_jobs)
+        of_launcher = int(self._config.hydra.launcher.get("n_jobs") or _AT_A_TIME)
+        return of_launcher if of_launcher > 0 else _AT_A_TIME
 
     def _source(self, sweep: SweepFolder, overrides: Sequence[Override]) -> "Search":
         space = distributions(overrides)
@@ -85,8 +88,7 @@ class SearchSweeper(SourceSweeper):
         )
         if self._baseline and not study.trials:
             study.enqueue_trial(within(space, _values(self._config, space)))
-        at_a_time = self._room() or getattr(self._launcher, "n_jobs", None) or _AT_A_TIME
-        return Search(sweep, study, space, shared, self._n_trials, at_a_time, self._make_sampler, self._pruner)
+        return Search(sweep, study, space, shared, self._n_trials, self._room(), self._make_sampler, self._pruner)
 
     def _make_sampler(self, number: int) -> "BaseSampler":
         samplers = optuna().samplers
@@ -131,6 +133,7 @@ class Search:
     ) -> None:
         self._sweep, self._study, self._space, self._shared = sweep, study, dict(space), list(shared)
         self.total, self._at_a_time = total, at_a_time
+        self.planned: list[Trial] = []
         self._sampler, self._pruner = sampler, pruner
         running = optuna().trial.TrialState.RUNNING
         self._again = [self._trial(t.number, t.params) for t in study.trials if t.state == running]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kgexp.errors import KgexpError
-from kgexp.threads import cores
+from kgexp.threads import cores, usable_cpus
 
 _T = TypeVar("_T")
 
@@ -26,7 +26,7 @@ def settle(folder: Path, slots: int) -> int:
 
     Args:
         folder: of the sweep.
-        slots: trials that run at a time.
+        slots: trials that run at a time; negative as joblib has it: -1 is one a processor, -2 one less.
 
     Returns:
         The slot, from 0.
@@ -35,6 +35,8 @@ def settle(folder: Path, slots: int) -> int:
         KgexpError: all are taken.
     """
     global _held
+    if slots < 0:
+        slots = len(usable_cpus()) + 1 + slots
     if slots <= 1:
         return 0
     if _held is None:

@@ -141,13 +141,15 @@ class Grid:
                 combination, [argument for argument in combination if argument.partition("=")[0] in swept]
             )
             trials[trial.number] = trial
-        self._trials = list(trials.values())
+        self.planned = list(trials.values())
         self.total = len(sweep.trials)
+        self._left = list(self.planned)
 
     def next(self, room: int | None) -> list[Trial]:
-        """All of them, once: how many run at a time is for the launcher to say."""
-        trials, self._trials = self._trials, []
-        return trials
+        """The next ones, in their order."""
+        taken = self._left[:room]
+        del self._left[:room]
+        return taken
 
     def note(self, trial: Trial) -> Note:
         """Its name and its group."""

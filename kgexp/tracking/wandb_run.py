@@ -114,6 +114,9 @@ def _start(
     # W&B drops rows whose own counter goes back, as it does where a run resumes from an older step.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
+    # Trials of a sweep have batches of other sizes: their validations are compared by epoch.
+    run.define_metric("train/epoch")
+    run.define_metric("valid/*", step_metric="train/epoch")
     return run
 
 

@@ -46,33 +46,37 @@ class Pruning:
 
     Args:
         folder: of the run.
-        note: what the sweep told it; with a study.
+        note: what the sweep told rank 0, with a study; others need none.
         world: rank 0 reports and decides for all.
     """
 
-    def __init__(self, folder: Path, note: Note, world: World) -> None:
-        assert note.study is not None and note.pruner is not None
-        self._path, self._note, self._world = folder / note.study, note, world
+    def __init__(self, folder: Path, note: Note | None, world: World) -> None:
+        self._folder, self._note, self._world = folder, note, world
         self._opened: Trial | None = None
+        self._over = False
 
     def __call__(self, epoch: float, value: float) -> bool:
         """Reports the objective after so many epochs; True where the trial should end."""
         verdict = None
         if self._world.rank == 0:
             trial = self._trial()
-            trial.report(value, round(100 * epoch))
-            verdict = trial.should_prune()
+            if trial is not None:
+                trial.report(value, round(100 * epoch))
+            verdict = trial is not None and trial.should_prune()
         return bool(self._world.broadcast("whether the trial goes on", verdict))
 
-    def _trial(self) -> "Trial":
-        """The study's view of this trial."""
-        if self._opened is None:
-            assert self._note.pruner is not None
+    def _trial(self) -> "Trial | None":
+        """The study's view of this trial; None where the study is through with it, and a user goes on."""
+        if self._opened is None and not self._over:
+            note = self._note
+            assert note is not None and note.study is not None and note.pruner is not None
             package = optuna()
-            study = package.load_study(
-                study_name="kgexp", storage=storage(self._path), pruner=pruner(**self._note.pruner)
-            )
-            self._opened = package.trial.Trial(study, study.trials[self._note.number]._trial_id)
+            file = storage(self._folder / note.study)
+            study = package.load_study(study_name="kgexp", storage=file, pruner=pruner(**note.pruner))
+            trial = study.trials[note.number]
+            self._over = trial.state.is_finished()
+            if not self._over:
+                self._opened = package.trial.Trial(study, trial._trial_id)
         return self._opened
 
 
