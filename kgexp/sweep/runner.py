@@ -141,7 +141,7 @@ class Runner:
             trial = self._sweep.trials[end.number]
             self._running.remove(end.number)
             self._settle(trial, end.error)
-            self._ended += 1
+            self._ended += trial.status != "stopped"
             self._say_end(trial, source.total)
             if trial.status != "stopped":
                 source.tell(trial)
@@ -196,7 +196,7 @@ class Runner:
             line += f": {trial.error}"
         over = sum(count for status, count in self._sweep.counts.items() if status in (*OVER, "failed"))
         line += f"  [{over} of {total}"
-        if over < total and self._ended:
+        if over < total and self._ended and self._stop.requested is None:
             left = (time.monotonic() - self._begun) / self._ended * (total - over)
             line += f", ETA {timedelta(seconds=round(left))}"
         self._say(f"{line}]")

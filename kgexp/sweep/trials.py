@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,7 @@ _NO_MATTER = (
     *("tracking", "checkpoint.", "resume=", "hydra.", "hydra/", "train.threads=", "train.device=", "dataset.cache="),
     *("evaluation.queries=", "evaluation.block=", "sharding.timeout="),
 )
+_LONG_NUMBER = re.compile(r"(?<==)-?\d+\.\d{5,}(e-?\d+)?$")
 #: Of a trial that needs no further start.
 OVER = ("finished", "pruned")
 
@@ -47,8 +49,8 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What tells it from the others."""
-        return " ".join(self.swept)
+        """What tells it from the others; long numbers are shortened."""
+        return " ".join(_LONG_NUMBER.sub(lambda number: f"{float(number[0]):.4g}", one) for one in self.swept)
 
     @property
     def identity(self) -> list[str]:
