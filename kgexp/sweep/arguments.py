@@ -11,16 +11,18 @@ from hydra.errors import HydraException
 from kgexp.config import config_dir
 from kgexp.schemas import SCHEMAS
 
+_FLAGS = {"-m", "--multirun"}
+
 
 def settled(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with the keys of swept groups as values to choose from: of one.
+    """The arguments as Hydra has to have them: `-m` before all others, keys of swept groups as values to choose from.
 
     `-m model=transe,rotate model.norm=l1` makes sense for each of the runs, but Hydra composes the sweep as a whole
-    first, without what is swept: with the default model, which may not have the key. A value to choose from waits
-    until a run is composed.
+    first, without what is swept: with the default model, which may not have the key. A value to choose from, if only
+    from one, waits until a run is composed.
     """
-    given = list(arguments)
-    if not {"-m", "--multirun"} & set(given) and not any(argument.startswith("sweep=") for argument in given):
+    given = sorted(arguments, key=lambda argument: argument not in _FLAGS)
+    if not _FLAGS & set(given) and not any(argument.startswith("sweep=") for argument in given):
         return given
     parsed = {place: override for place, argument in enumerate(given) if (override := _parsed(argument)) is not None}
     groups = {o.key_or_group for o in parsed.values() if o.is_sweep_override()} | _of_files(parsed.values())
