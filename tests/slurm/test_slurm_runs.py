@@ -1,0 +1,120 @@
+"""Runs by the scripts in launchers/, as jobs of a real Slurm."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from kgexp.checkpoint.checkpoint import Checkpoint
+
+LAUNCHERS = Path(__file__).parents[2] / "launchers"
+STEPS = 600
+#: Losses are compared row by row, so every step leaves one.
+RUN = (
+    *("dataset=files", "model.dim=8", "model.init_scale=0.5", "optimizer.lr=0.05"),
+    *("scoring=negatives", "tracking=none", "tracking.every_steps=1", "evaluation.every_epochs=10"),
+    *(f"train.steps={STEPS}", "train.batch_size=101", "train.dtype=float64", "train.threads=1", "train.device=cpu"),
+)
+TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
+
+
+class Run:
+    """A run by a script of launchers/, in a folder of its own.
+
+    Args:
+        options: of sbatch.
+        overrides: of kgexp.
+    """
+
+    def __init__(self, slurm, home, graph, *overrides, options=(), script="slurm.sbatch"):
+        self.slurm = slurm
+        home.mkdir()
+        data = (f"dataset.path={graph}", f"dataset.cache={home.parent / 'cache'}")
+        self.number = slurm.submit(*options, str(LAUNCHERS / script), *RUN, *data, *overrides, cwd=home)
+        self.folder = home / f"outputs/runs/slurm-{self.number}"
+
+    def rows(self):
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    @property
+    def result(self):
+        return json.loads((self.folder / "result.json").read_text())
+
+    def wait_for_step(self, step, seconds=60):
+        what = f"step {step} of job {self.number}"
+        self.slurm.wait_until(lambda: (rows := self.rows()) and rows[-1]["step"] >= step, what, seconds)
+
+    def finish(self, seconds=90):
+        """Waits for the job's end, which has to be a good one; returns how often it was put back into the queue."""
+        state = self.slurm.end(self.number, seconds)
+        assert state == "COMPLETED" and self.result["status"] == "finished", self.slurm.report()
+        return int(self.slurm.job(self.number)["Restarts"])
+
+    def tables(self):
+        checkpoint = Checkpoint(max((self.folder / "checkpoints").glob("step_*")))
+        index = json.loads((checkpoint.path / "index.json").read_text())
+        readers = [checkpoint.tensor(table, key) for table, keys in index["tables"].items() for key in keys]
+        return {reader.name: reader.read(0, reader.shape[0]) for reader in readers}
+
+
+def same_end(one, two):
+    """Whether two runs ended with the same bits, rows of metrics and results."""
+    left, right = one.tables(), two.tables()
+    return (
+        left.keys() == right.keys()
+        and all(torch.equal(left[name], right[name]) for name in left)
+        and one.rows() == two.rows()
+        and one.result["metrics"] == two.result["metrics"]
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def alone(slurm, home, graph_folder):
+    """A run of one process that nobody disturbs."""
+    run = Run(slurm, home / "alone", graph_folder)
+    assert run.finish() == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def two_nodes(slurm, home, graph_folder):
+    """A run on two nodes that nobody disturbs."""
+    run = Run(slurm, home / "two_nodes", graph_folder, "sharding=rowwise", options=TWO_NODES)
+    assert run.finish() == 0
+    return run
+
+
+def test_two_nodes_give_the_numbers_of_one_process(alone, two_nodes):
+    assert two_nodes.result["ranks"] == 2 and alone.result["ranks"] == 1
+    assert two_nodes.result["metrics"] == pytest.approx(alone.result["metrics"], rel=1e-6)
+    for one, two in zip(alone.rows(), two_nodes.rows(), strict=True):
+        assert two == pytest.approx(one, rel=1e-6)
+
+
+def test_a_job_told_to_stop_and_one_put_back_go_on_where_they_were(slurm, tmp_path, graph_folder, alone):
+    run = Run(slurm, tmp_path / "run", graph_folder)
+    run.wait_for_step(50)
+    slurm.call("scancel", "--signal=USR2", run.number)
+    slurm.wait_until(lambda: slurm.job(run.number)["Restarts"] == "1", "the job to put itself back", 30)
+    stopped = run.rows()[-1]["step"]
+    assert run.result["status"] == "stopped" and stopped < STEPS
+    run.wait_for_step(stopped + 50)
+    slurm.call("scontrol", "requeue", run.number)
+    assert run.finish() == 2
+    assert same_end(alone, run)
+
+
+def test_a_job_of_two_nodes_told_to_stop_goes_on_where_it_was(slurm, tmp_path, graph_folder, two_nodes):
+    run = Run(slurm, tmp_path / "run", graph_folder, "sharding=rowwise", options=TWO_NODES)
+    run.wait_for_step(50)
+    slurm.call("scancel", "--signal=USR2", run.number)
+    assert run.finish() == 1
+    assert same_end(two_nodes, run)
