@@ -136,7 +136,7 @@ class Cluster:
             self._start(stack, "slurmctld", "-D")
             for node in range(1, self.nodes + 1):
                 self._start(stack, "slurmd", "-D", "-N", f"node{node}")
-            stack.callback(self.clear)
+            stack.callback(self._clear)
             self._wait()
             self._stack = stack.pop_all()
         return self
@@ -194,7 +194,7 @@ class Cluster:
                 raise RuntimeError(f"Slurm's nodes are not idle after {seconds} s:\n" + "\n".join(logs))
             time.sleep(0.05)
 
-    def clear(self, seconds: float = 20) -> None:
+    def _clear(self, seconds: float = 20) -> None:
         """Ends all jobs, while there are daemons that know of their processes."""
         deadline = time.monotonic() + seconds
         while (jobs := self._call("squeue", "-h", "-o", "%A").split()) and time.monotonic() < deadline:
@@ -255,12 +255,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def main(command: str = "", folder: str = "", nodes: str = "2") -> None:
     """The command line."""
+    for signum in (signal.SIGTERM, signal.SIGINT):  # SIGINT is ignored where a shell put this into the background
+        signal.signal(signum, signal.default_int_handler)
     if command == "install":
         install()
     elif command == "up" and folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        for signum in (signal.SIGTERM, signal.SIGINT):  # SIGINT is ignored where a shell put this into the background
-            signal.signal(signum, signal.default_int_handler)
         with suppress(KeyboardInterrupt), Cluster(Path(folder), int(nodes)) as cluster:
             print(*(f"export {name}={value}" for name, value in cluster.env.items()), sep="\n", flush=True)
             signal.pause()

@@ -96,10 +96,3 @@ def slurm(_cluster: Cluster) -> Slurm:
     """A `Slurm` of two nodes, which the first test that asks for it starts; skips where there can be none."""
     return Slurm(_cluster.env)
 
-
-@pytest.fixture(autouse=True)
-def _no_jobs_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ends the jobs that a test leaves: each takes all of its nodes."""
-    yield
-    if "slurm" in request.fixturenames:
-        request.getfixturevalue("_cluster").clear()
