@@ -4,7 +4,7 @@
 python tests/slurm/cluster.py install            # Debian's packages, where some are missing and root asks
 python tests/slurm/cluster.py up FOLDER [NODES]  # a cluster by hand: says what to export, ends at Ctrl-C
 
-The daemons are children of this process and end with it, whatever ends it.
+The daemons are children of this process and end with it, whatever ends it. Jobs end before them, unless it is killed.
 """
 
 import fcntl
@@ -94,7 +94,8 @@ def install() -> None:
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=True)
-        get = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+        get = ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]
+        get += ["-o", "DPkg::Lock::Timeout=60", *packages]
         subprocess.run(get, env=quiet, stdout=subprocess.DEVNULL, check=True)
     finally:
         if own:
@@ -231,7 +232,7 @@ def _write_hosts(nodes: int) -> None:
         lines = file.read().splitlines(keepends=True)
         kept = []
         for line in lines:
-            before, _, owner = line.partition(mark)
+            owner = line.partition(mark)[2]
             if not owner or (int(owner) != os.getpid() and Path(f"/proc/{int(owner)}").exists()):
                 kept.append(line)
         if nodes:

@@ -95,4 +95,3 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def slurm(_cluster: Cluster) -> Slurm:
     """A `Slurm` of two nodes, which the first test that asks for it starts; skips where there can be none."""
     return Slurm(_cluster.env)
-

@@ -1,6 +1,9 @@
 """Runs by the scripts in launchers/, as jobs of a real Slurm."""
 
+import contextlib
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,10 @@ import torch
 
 from kgexp.checkpoint.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.slow
+everything = pytest.mark.skipif(
+    os.environ.get("KGEXP_TEST_SLURM") != "everything", reason="KGEXP_TEST_SLURM=everything asks for it"
+)
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
 STEPS = 300
 #: Losses are compared row by row, so every step leaves one.
@@ -18,7 +25,9 @@ RUN = (
 )
 #: Of sbatch: small enough that the runs of several tests go on at the same time, and so do their waits.
 SMALL = ("--cpus-per-task=2", "--mem=2G")
+BOTH_SCRIPTS = pytest.mark.parametrize("script", ["slurm.sbatch", "multinode.sbatch"])
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
+PREEMPTIBLE = ("--partition=preempt",)
 
 
 class Run:
@@ -45,11 +54,11 @@ class Run:
     def result(self):
         return json.loads((self.folder / "result.json").read_text())
 
-    def wait_for_step(self, step, seconds=60):
+    def wait_for_step(self, step, seconds=100):
         what = f"step {step} of job {self.number}"
         self.slurm.wait_until(lambda: (rows := self.rows()) and rows[-1]["step"] >= step, what, seconds)
 
-    def finish(self, seconds=90):
+    def finish(self, seconds=150):
         """Waits for the job's end, which has to be a good one; returns how often it was put back into the queue."""
         state = self.slurm.end(self.number, seconds)
         assert state == "COMPLETED" and self.result["status"] == "finished", self.slurm.report()
@@ -70,7 +79,18 @@ def same_end(one, two):
         and all(torch.equal(left[name], right[name]) for name in left)
         and one.rows() == two.rows()
         and one.result["metrics"] == two.result["metrics"]
+        and one.result["best_step"] == two.result["best_step"]
     )
+
+
+def processes(**variables):
+    """Ids of the processes whose environment has all of these."""
+    wanted, found = {f"{name}={value}".encode() for name, value in variables.items()}, []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted <= set(path.read_bytes().split(b"\0")):
+                found.append(int(path.parent.name))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +123,7 @@ def test_a_job_told_to_stop_and_one_put_back_go_on_where_they_were(slurm, tmp_pa
     assert same_end(alone, run)
 
 
-@pytest.mark.parametrize("script", ["slurm.sbatch", "multinode.sbatch"])
+@BOTH_SCRIPTS
 def test_a_job_of_two_nodes_told_to_stop_goes_on_where_it_was(slurm, tmp_path, graph_folder, two_nodes, script):
     run = Run(slurm, tmp_path / "run", graph_folder, "sharding=rowwise", options=TWO_NODES, script=script)
     run.wait_for_step(30)
@@ -118,3 +138,50 @@ def test_two_nodes_give_the_numbers_of_one_process(alone, two_nodes):
     assert two_nodes.result["metrics"] == pytest.approx(alone.result["metrics"], rel=1e-6)
     for one, two in zip(alone.rows(), two_nodes.rows(), strict=True):
         assert two == pytest.approx(one, rel=1e-6)
+
+
+@everything
+@BOTH_SCRIPTS
+def test_a_job_of_two_nodes_put_back_goes_on_where_it_was(slurm, tmp_path, graph_folder, two_nodes, script):
+    run = Run(slurm, tmp_path / "run", graph_folder, "sharding=rowwise", options=TWO_NODES, script=script)
+    run.wait_for_step(30)
+    slurm.call("scontrol", "requeue", run.number)
+    what = "the job to be back in the queue"
+    slurm.wait_until(lambda: slurm.job(run.number)["Restarts"] == "1", what, 30)
+    slurm.wait_until(lambda: slurm.job(run.number)["JobState"] == "PENDING", what, 60)
+    assert run.result["status"] == "stopped"  # saved first, so nothing was done twice
+    assert (run.finish(), two_nodes.finish()) == (1, 0)
+    assert same_end(two_nodes, run)
+
+
+@everything
+@BOTH_SCRIPTS
+def test_a_job_gives_way_to_another_and_goes_on_afterwards(slurm, tmp_path, graph_folder, two_nodes, script):
+    options = (*TWO_NODES, *PREEMPTIBLE)
+    run = Run(slurm, tmp_path / "run", graph_folder, "sharding=rowwise", options=options, script=script)
+    run.wait_for_step(30)
+    urgent = slurm.submit("--nodes=2", "--exclusive", "--wrap=sleep 1", cwd=tmp_path)
+    assert slurm.end(urgent, 60) == "COMPLETED" and run.result["status"] == "stopped"
+    assert (run.finish(), two_nodes.finish()) == (1, 0)
+    assert same_end(two_nodes, run)
+
+
+@everything
+def test_a_job_goes_on_when_its_time_is_up(slurm, tmp_path, graph_folder):
+    steps = "train.steps=3000"
+    straight = Run(slurm, tmp_path / "straight", graph_folder, steps)
+    run = Run(slurm, tmp_path / "run", graph_folder, steps, options=("--time=1", "--signal=USR2@30"))
+    assert straight.finish(200) == 0
+    assert run.finish(250) >= 1
+    assert same_end(straight, run)
+
+
+@everything
+def test_torchrun_starts_a_dead_rank_again_in_the_same_job(slurm, tmp_path, graph_folder, two_nodes):
+    arguments = ("sharding=rowwise", "checkpoint.every_steps=20")
+    run = Run(slurm, tmp_path / "run", graph_folder, *arguments, options=TWO_NODES, script="multinode.sbatch")
+    run.wait_for_step(50)
+    (rank,) = processes(SLURM_JOB_ID=run.number, RANK="1", SLURM_CONF=slurm.env["SLURM_CONF"])
+    os.kill(rank, signal.SIGKILL)
+    assert (run.finish(), two_nodes.finish()) == (0, 0)
+    assert same_end(two_nodes, run)
