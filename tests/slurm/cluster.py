@@ -2,7 +2,7 @@
 """A real Slurm of a few virtual nodes on this machine: on loopback alone, and all its files below one folder.
 
 python tests/slurm/cluster.py install            # Debian's packages, where some are missing and root asks
-python tests/slurm/cluster.py up FOLDER [NODES]  # a cluster by hand: says what to export, ends at Ctrl-C
+python tests/slurm/cluster.py up FOLDER [NODES]  # a cluster by hand in a new folder: says what to export, ends at Ctrl-C
 
 The daemons are children of this process and end with it, whatever ends it. Jobs end before them, unless it is killed.
 """
@@ -21,7 +21,13 @@ from types import TracebackType
 from typing import Self
 
 #: A program of each package of Debian that is needed.
-PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
+PACKAGES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "munged": "munge",
+    "setpriv": "util-linux",
+}
 #: Clusters at the same time each have a block of ports, below those that the system hands out.
 _PORTS, _BLOCK, _BLOCKS = 28000, 100, 16
 _HOSTS = Path("/etc/hosts")
@@ -106,7 +112,7 @@ class Cluster:
     """The daemons of `nodes` virtual nodes, node1, node2, …, while the context lasts.
 
     Args:
-        folder: exists; logs stay there.
+        folder: an empty one; logs stay there.
 
     Attributes:
         env: variables that lead Slurm's commands here, in addition to those of this process.
@@ -261,7 +267,7 @@ def main(command: str = "", folder: str = "", nodes: str = "2") -> None:
     if command == "install":
         install()
     elif command == "up" and folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(parents=True)
         with suppress(KeyboardInterrupt), Cluster(Path(folder), int(nodes)) as cluster:
             print(*(f"export {name}={value}" for name, value in cluster.env.items()), sep="\n", flush=True)
             signal.pause()
