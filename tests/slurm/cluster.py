@@ -2,7 +2,7 @@
 """A real Slurm of a few virtual nodes on this machine: on loopback alone, and all its files below one folder.
 
 python tests/slurm/cluster.py install            # Debian's packages, where some are missing and root asks
-python tests/slurm/cluster.py up FOLDER [NODES]  # a cluster by hand in a new folder: says what to export, ends at Ctrl-C
+python tests/slurm/cluster.py up FOLDER [NODES]  # a cluster in a new folder: says what to export, ends at Ctrl-C
 
 The daemons are children of this process and end with it, whatever ends it. Jobs end before them, unless it is killed.
 """
