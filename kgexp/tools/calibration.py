@@ -46,6 +46,7 @@ class Speed:
         steps: that were timed.
         rows: entity rows in memory meanwhile.
         threads: of every operation.
+        per_row: seconds of drawing an entity row.
         per_query: seconds of ranking for each query; 0 where nothing is ranked.
         per_evaluation: seconds of an evaluation besides.
         ranked: queries that were ranked.
@@ -55,6 +56,7 @@ class Speed:
     steps: int
     rows: int
     threads: int
+    per_row: float
     per_query: float = 0.0
     per_evaluation: float = 0.0
     ranked: int = 0
@@ -83,13 +85,15 @@ def calibrate(parts: Parts, seconds: float) -> Speed:
     k = _rows_in_memory(alone, spec, free)
     graph = parts.graph if len(parts.graph.valid) else replace(parts.graph, valid=parts.graph.test)
     with _threads(parts) as threads:
+        begin = _now(parts.device)
         entity, relation = FoldedTable.of(spec, k), local_table(of_relations)
+        per_row = (_now(parts.device) - begin) / k
         # Ranked first: later the rows that fell together are of no use.
         ranking = (
             _ranking(alone, graph, entity, relation, seconds / 2) if splits and len(graph.valid) else (0.0, 0.0, 0)
         )
         rate, steps = _training(parts, alone, entity, relation, seconds / 2)
-    return Speed(rate, steps, min(k, spec.num_rows), threads, *ranking)
+    return Speed(rate, steps, k, threads, per_row, *ranking)
 
 
 def _placed(spec: TableSpec, parts: Parts) -> TableSpec:
@@ -157,26 +161,31 @@ def _among(batch: Batch, n: int) -> Batch:
 def _ranking(
     parts: Parts, graph: Graph, entity: FoldedTable, relation: Table, seconds: float
 ) -> tuple[float, float, int]:
-    """Seconds a query, those of an evaluation besides, and the queries that were ranked: from samples of triples, each
-    larger than the one before, while there is time."""
-    limit = parts.config["evaluation"]["max_valid_triples"]
+    """Seconds a query, those of an evaluation besides, and the queries that were ranked: of a sample of triples, the
+    largest of several for which there is time."""
+    config, limit = parts.config["evaluation"], parts.config["evaluation"]["max_valid_triples"]
     every = len(graph.valid) if limit is None else min(limit, len(graph.valid))
-    model, seed = parts.objective.model, parts.config["seed"]
-    points: list[tuple[int, float]] = []
-    spent, triples = 0.0, min(_FIRST, every)
+    model, seed, device = parts.objective.model, parts.config["seed"], parts.device
+    triples, spent = min(_FIRST, every), 0.0
     while True:
-        config = parts.config["evaluation"] | {"max_valid_triples": triples}
-        took = Evaluator(config, model, entity, relation, graph, seed=seed).evaluate("valid").seconds
-        points.append((2 * triples, took))
+        clock: list[tuple[int, float]] = []
+        evaluator = Evaluator(
+            config | {"max_valid_triples": triples},
+            model,
+            entity,
+            relation,
+            graph,
+            progress=lambda done, total: clock.append((done, _now(device))),  # noqa: B023 - it is called at once
+            seed=seed,
+        )
+        took = evaluator.evaluate("valid").seconds
+        (first, begin), (last, end) = clock[0], clock[-1]  # two at least: one a side
+        per_query = (end - begin) / (last - first)
+        besides = max(0.0, took - last * per_query)
         spent += took
-        if triples == every or spent + _MORE * took > seconds:
-            break
+        if triples == every or spent + _MORE * last * per_query + besides > seconds:
+            return per_query, besides, last
         triples = min(_MORE * triples, every)
-    (few, short), (many, long) = points[-2:] if len(points) > 1 else ((0, 0.0), points[0])
-    per_query = (long - short) / (many - few)
-    if per_query <= 0:
-        return long / many, 0.0, sum(queries for queries, _ in points)
-    return per_query, max(0.0, long - many * per_query), sum(queries for queries, _ in points)
 
 
 def _now(device: torch.device) -> float:

@@ -81,18 +81,19 @@ class Chooser:
     snapshots: int
 
     def choices(self, devices: int) -> Iterator[Choice]:
-        """All in one process, rows over ranks, and partitions of one trainer."""
-        yield self.choice(("sharding=none",), 1)
+        """All in one process, rows over ranks, and partitions of one trainer, whose other rows are in files."""
+        yield self.choice(("sharding=none", *self._memory), 1)
         for ranks in sorted({*_RANKS, *([devices] if devices > 1 else [])}):
             yield self.rowwise(ranks)
-        storage = () if self._remote else (f"storage={'local' if self.parts.device.type == 'cpu' else 'memory'}",)
+        on_cpu, remote = self.parts.device.type == "cpu", "url" in self.parts.config["storage"]
+        storage = () if remote else ("storage=local",) if on_cpu else self._memory
         one = ("sharding.ranks=1",) if devices > 1 else ()
         for partitions in _PARTITIONS:
             yield self.choice(("sharding=partitioned", f"sharding.partitions={partitions}", *one, *storage), 1)
 
     def rowwise(self, ranks: int) -> Choice:
         """Rows over so many ranks."""
-        return self.choice(("sharding=rowwise", f"sharding.ranks={ranks}"), ranks)
+        return self.choice(("sharding=rowwise", f"sharding.ranks={ranks}", *self._memory), ranks)
 
     def choice(self, arguments: tuple[str, ...], ranks: int) -> Choice:
         """What a choice takes, or why it is refused."""
@@ -110,9 +111,10 @@ class Chooser:
         return next((ranks for ranks in more if self.rowwise(ranks).fits(Room(room.memory, ranks))), None)
 
     @property
-    def _remote(self) -> bool:
-        """Whether the run keeps partitions behind a URL."""
-        return "url" in self.parts.config["storage"]
+    def _memory(self) -> tuple[str, ...]:
+        """The argument that has rows in memory, where the run's would not."""
+        chosen = self.parts.config["storage"]["_target_"] == "kgexp.storage.memory.MemoryStorage"
+        return () if chosen else ("storage=memory",)
 
 
 def recommended(choices: Iterable[Choice], room: Room) -> Choice | None:

@@ -65,6 +65,7 @@ def _time(time: Mapping[str, Any]) -> Iterator[str]:
         f"threads: {measured['threads']}"
     )
     yield _line("an epoch", f"{_duration(seconds['epoch'])} at {time['triples_per_second']:,.0f} triples/s")
+    yield _line("drawing the rows", _duration(seconds["initialise"]))
     yield _line("training", _duration(seconds["training"]))
     if time["queries_per_second"]:
         number, rate = time["validations"], f"{time['queries_per_second']:,.0f} queries/s"
