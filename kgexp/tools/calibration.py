@@ -2,7 +2,8 @@
 
 The steps are those of one rank, with its part of every batch; what it sends to other ranks, or moves between memory and
 storage, is not among them. Of large tables some rows are in memory, over and over (`kgexp.tools.folded`), so that no
-time goes into drawing the others, and a graph that does not fit here can be timed all the same.
+time goes into drawing the others, and a graph that does not fit here can be timed all the same. Where all entities are
+scored, a part of many is, and the time taken as many times.
 """
 
 import time
@@ -16,6 +17,8 @@ from kgexp import environment
 from kgexp.data.graph import Graph
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
+from kgexp.evaluation.ranker import nonfinite_rows
+from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.batch import Batch
 from kgexp.sharding.local import local_table
 from kgexp.sharding.partitioned import PartitionedSharding
@@ -31,6 +34,9 @@ from kgexp.train.step import prepare, run_step
 
 #: Numbers of the rows in memory, at most: more than caches hold, and drawn in a second.
 _NUMBERS = 1 << 24
+
+#: Entities that are scored, at most, where all of them would be.
+_SCORED = 1 << 15
 
 #: Triples that are ranked first; each time after it so many times as many.
 _FIRST, _MORE = 16, 4
@@ -127,7 +133,8 @@ def _threads(parts: Parts) -> Iterator[int]:
 
 def _training(parts: Parts, alone: Parts, entity: FoldedTable, relation: Table, seconds: float) -> tuple[float, int]:
     """Triples a second and the steps that were timed, the first one left out where there are others."""
-    n = _candidates(parts)
+    of_step = _candidates(parts)
+    n = min(of_step, _SCORED) if isinstance(parts.objective.scoring, AllEntities) else of_step
     table, batches = entity.of_size(n), alone.batches(parts.share)
     trained: list[int] = []
     clock = [_now(parts.device)]
@@ -139,7 +146,7 @@ def _training(parts: Parts, alone: Parts, entity: FoldedTable, relation: Table, 
         if len(trained) == 1 and clock[-1] - clock[0] > seconds:
             break
     first = 1 if len(trained) > 1 else 0
-    return sum(trained[first:]) / (clock[-1] - clock[first]), len(trained) - first
+    return sum(trained[first:]) / (clock[-1] - clock[first]) * n / of_step, len(trained) - first
 
 
 def _candidates(parts: Parts) -> int:
@@ -166,6 +173,12 @@ def _ranking(
     config, limit = parts.config["evaluation"], parts.config["evaluation"]["max_valid_triples"]
     every = len(graph.valid) if limit is None else min(limit, len(graph.valid))
     model, seed, device = parts.objective.model, parts.config["seed"], parts.device
+    shown = min(1.0, _SCORED / entity.num_rows)
+    entity = entity.showing(shown)
+    # Rows are looked through twice, before and after.
+    begin = _now(device)
+    nonfinite_rows(entity, relation, config["block"])
+    twice = 2 * (_now(device) - begin)
     triples, spent = min(_FIRST, every), 0.0
     while True:
         clock: list[tuple[int, float]] = []
@@ -184,7 +197,8 @@ def _ranking(
         besides = max(0.0, took - last * per_query)
         spent += took
         if triples == every or spent + _MORE * last * per_query + besides > seconds:
-            return per_query, besides, last
+            per_query /= shown if config["protocol"] == "full" else 1.0
+            return per_query, besides + twice * (1 / shown - 1), last
         triples = min(_MORE * triples, every)
 
 

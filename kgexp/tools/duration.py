@@ -88,6 +88,7 @@ def as_dict(parts: Parts, course: Course, speed: Speed) -> dict[str, Any]:
     total = sum(seconds.values()) - seconds["epoch"]
     measured = {"steps": speed.steps, "queries": speed.ranked, "rows": speed.rows, "threads": speed.threads}
     return {
+        "examples": "queries" if parts.objective.scoring.by_query else "triples",
         "triples_per_second": speed.triples_per_second * _trainers(parts),
         "queries_per_second": 1 / speed.per_query if speed.per_query else None,
         "seconds": seconds | {"total": total},

@@ -1,5 +1,6 @@
 """A table of many rows of which few are in memory, over and over: for measuring time, never for results."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,10 +20,11 @@ class FoldedTable(Table):
         rows: the rows in memory.
         name: of the table.
         num_rows: n; it may be less than k.
+        shown: share of any range of ids that its blocks are of, the first ones.
     """
 
-    def __init__(self, rows: OwnRows, name: str, num_rows: int) -> None:
-        self._rows, self._k = rows, rows.num_rows
+    def __init__(self, rows: OwnRows, name: str, num_rows: int, shown: float = 1.0) -> None:
+        self._rows, self._k, self._shown = rows, rows.num_rows, shown
         self.name, self.num_rows, self.dim = name, num_rows, rows.dim
         self.bounds, self.first_row, self.local_rows = (0, num_rows), 0, num_rows
         self.exchange = Exchange()
@@ -38,6 +40,10 @@ class FoldedTable(Table):
     def of_size(self, num_rows: int) -> "FoldedTable":
         """The same rows as a table of another size."""
         return FoldedTable(self._rows, self.name, num_rows)
+
+    def showing(self, share: float) -> "FoldedTable":
+        """The same table, whose blocks are of a share of the rows."""
+        return FoldedTable(self._rows, self.name, self.num_rows, share)
 
     def gather(self, route: Route) -> Tensor:
         """See `Table.gather`."""
@@ -58,7 +64,8 @@ class FoldedTable(Table):
 
     def local_blocks(self, size: int, *, grad: bool = False, ids: range | None = None) -> Iterator[Block]:
         """See `Table.local_blocks`."""
-        for start, places in self._pieces(range(self.num_rows) if ids is None else ids, size):
+        ids = range(self.num_rows) if ids is None else ids
+        for start, places in self._pieces(ids[: math.ceil(self._shown * len(ids))], size):
             for block in self._rows.blocks(size, grad=grad, ranges=[places]):
                 yield replace(block, start=start)
 

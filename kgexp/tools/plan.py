@@ -141,7 +141,7 @@ def _remedies(chooser: Chooser, choices: Sequence[Choice], room: Room) -> list[s
     one, dim = choices[0], chooser.parts.objective.model.dim
     remedies = [] if one.needs is None else one.needs.memory.remedies(room.memory, dim)
     if (devices := chooser.enough_devices(room)) is not None:
-        remedies.append(f"{devices} such devices with sharding=rowwise sharding.ranks={devices}")
+        remedies.append(f"sharding=rowwise sharding.ranks={devices} over {devices} such devices")
     return remedies
 
 

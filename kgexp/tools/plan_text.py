@@ -64,7 +64,7 @@ def _time(time: Mapping[str, Any]) -> Iterator[str]:
         f"time, estimated for this machine from {measured['steps']:,} steps and {measured['queries']:,} queries, "
         f"threads: {measured['threads']}"
     )
-    yield _line("an epoch", f"{_duration(seconds['epoch'])} at {time['triples_per_second']:,.0f} triples/s")
+    yield _line("an epoch", f"{_duration(seconds['epoch'])} at {time['triples_per_second']:,.0f} {time['examples']}/s")
     yield _line("drawing the rows", _duration(seconds["initialise"]))
     yield _line("training", _duration(seconds["training"]))
     if time["queries_per_second"]:
@@ -99,8 +99,7 @@ def _advice(figures: Mapping[str, Any], room: Mapping[str, Any]) -> Iterator[str
     if figures["recommended"] is not None:
         yield f"the simplest that fits: {' '.join(figures['recommended'])}"
         return
-    yield f"nothing fits {size(room['memory'])}; what would:"
-    yield from (f"  {remedy}" for remedy in figures["remedies"])
+    yield f"nothing fits {size(room['memory'])}: {', or '.join(figures['remedies'])}"
 
 
 def _line(name: str, value: str) -> str:
