@@ -1,12 +1,11 @@
 """Which choice of `sharding` fits the memory that there is."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from kgexp.errors import ConfigError
-from kgexp.resume import given_keys
-from kgexp.tools.composing import composed
+from kgexp.tools.composing import with_choices
 from kgexp.tools.needs import Needs, needs_of
 from kgexp.train.assembly import Parts
 
@@ -39,7 +38,7 @@ class Choice:
     """A choice of sharding, as arguments of a run.
 
     Attributes:
-        arguments: such as `("sharding=rowwise", "sharding.ranks=4")`.
+        arguments: such as `("sharding=rowwise", "sharding.ranks=4")`; other arguments about these groups go.
         ranks: processes.
         needs: what it takes; None where it is refused.
         refused: the sentence of the rule that it breaks.
@@ -71,12 +70,12 @@ class Chooser:
     """Looks at choices of sharding.
 
     Attributes:
-        overrides: the arguments of the run; what they say of sharding is left out.
+        config: of the run.
         parts: of the run, in one process.
         snapshots: that the run leaves.
     """
 
-    overrides: Sequence[str]
+    config: dict[str, Any]
     parts: Parts
     snapshots: int
 
@@ -97,10 +96,10 @@ class Chooser:
 
     def choice(self, arguments: tuple[str, ...], ranks: int) -> Choice:
         """What a choice takes, or why it is refused."""
-        replaced = {argument.partition("=")[0].partition(".")[0] for argument in arguments}
-        kept = [given for given in self.overrides if _group(given) not in replaced]
+        keys = dict(argument.split("=") for argument in arguments)
+        values = {key: int(value) for key, value in keys.items() if "." in key}
         try:
-            config = composed([*kept, *arguments])
+            config = with_choices(self.config, {key: keys[key] for key in keys.keys() - values.keys()}, values)
             return Choice(arguments, ranks, needs_of(self.parts.supposing(config, ranks), self.snapshots))
         except ConfigError as error:
             return Choice(arguments, ranks, None, str(error))
@@ -124,8 +123,3 @@ def recommended(choices: Iterable[Choice], room: Room) -> Choice | None:
         return choice.ranks == 1 or choice.ranks == room.devices
 
     return next((choice for choice in choices if simple(choice) and choice.fits(room)), None)
-
-
-def _group(override: str) -> str:
-    """`sharding` of `+sharding.ranks=2`."""
-    return next(iter(given_keys([override])), "").partition(".")[0]

@@ -83,7 +83,7 @@ def _needs(options: argparse.Namespace) -> dict[str, Any]:
     parts, room = alone.supposing(config, ranks), _room(options, alone)
     course = Course.of(parts)
     needs = needs_of(parts, course.snapshots)
-    chooser = Chooser(options.overrides, alone, course.snapshots)
+    chooser = Chooser(config, alone, course.snapshots)
     choices = list(chooser.choices(room.devices))
     best = recommended(choices, room)
     return {
