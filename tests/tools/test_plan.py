@@ -16,8 +16,8 @@ from kgexp.sharding.route import Route
 from kgexp.sharding.rows import Placement, TableSpec
 from kgexp.storage.memory import MemoryStorage
 from kgexp.tools import plan
-from kgexp.tools.choices import Room
-from kgexp.tools.composing import composed
+from kgexp.tools.choices import Chooser, Room, recommended
+from kgexp.tools.composing import composed, with_choices
 from kgexp.tools.folded import FoldedTable
 from kgexp.tools.needs import parts_of
 from kgexp.train.assembly import Parts
@@ -86,26 +86,32 @@ def test_ranks_that_are_supposed_need_what_ranks_need(arguments, sharding):
     assert supposed.ranks == 3
 
 
-def test_the_simplest_that_fits_is_recommended(arguments, capsys):
-    given = [*arguments, *NEGATIVES, "model.dim=600", "--calibration", "0"]
-    base = planned(capsys, *given, "--memory", "1GB", "--devices", "4")
-    assert base["recommended"] == ["sharding=none"]
-    assert base["time"] == {"skipped": "--calibration 0"}
-    bounds = {tuple(choice["arguments"]): choice["memory"]["total"] for choice in base["choices"]}
+def test_the_simplest_that_fits_is_recommended(arguments):
+    config = composed([*arguments, *NEGATIVES, "model.dim=600"])
+    choices = list(Chooser(config, parts_of(config), 0).choices(4))
+    bounds = {choice.arguments: choice.needs.memory.total for choice in choices}
+
+    def best(memory, devices):
+        return recommended(choices, Room(memory, devices)).arguments
+
     one, four = bounds["sharding=none",], bounds["sharding=rowwise", "sharding.ranks=4"]
     assert four < one
-    below = planned(capsys, *given, "--memory", f"{one - 1}B", "--devices", "4")
-    assert below["recommended"] == ["sharding=rowwise", "sharding.ranks=4"]
+    assert best(one, 4) == ("sharding=none",)
+    assert best(one - 1, 4) == ("sharding=rowwise", "sharding.ranks=4")
     # Four ranks on two devices need twice as much of each.
-    fits = {tuple(choice["arguments"]): choice["fits"] for choice in below["choices"]}
-    two = planned(capsys, *given, "--memory", f"{2 * four - 1}B", "--devices", "2")["choices"]
-    assert fits["sharding=rowwise", "sharding.ranks=4"]
-    assert not next(choice["fits"] for choice in two if choice["arguments"][1:] == ["sharding.ranks=4"])
+    of_four = next(choice for choice in choices if choice.arguments[1:] == ("sharding.ranks=4",))
+    assert of_four.fits(Room(2 * four, 2)) and not of_four.fits(Room(2 * four - 1, 2))
+    # The fewest partitions, of one trainer.
+    for partitions in (32, 64):
+        arguments = ("sharding=partitioned", f"sharding.partitions={partitions}", "sharding.ranks=1", "storage=local")
+        assert best(bounds[arguments], 1) == arguments
+    assert recommended(choices, Room(min(bounds.values()) - 1, 1)) is None
 
-    least = next(n for key, n in bounds.items() if key[1:2] == ("sharding.partitions=32",))
-    fewest = planned(capsys, *given, "--memory", f"{least}B")
-    assert fewest["recommended"] == ["sharding=partitioned", "sharding.partitions=32", "storage=local"]
-    assert fewest["choices"][-3]["refused"] is None and not fewest["choices"][-3]["fits"]
+
+@pytest.mark.parametrize("choice", [{"sharding": "rowwise"}, {"sharding": "partitioned", "storage": "local"}])
+def test_a_choice_is_the_run_of_its_arguments(arguments, choice):
+    pasted = composed([*arguments, *(f"{group}={name}" for group, name in choice.items()), "sharding.ranks=3"])
+    assert with_choices(composed(arguments), choice, {"sharding.ranks": 3}) == pasted
 
 
 def test_nothing_fits(arguments, capsys):
@@ -136,7 +142,7 @@ def test_sizes_that_cannot_be_read_are_refused(arguments):
         ("scoring=onevsall", "sharding=rowwise", "sharding.ranks=3"),
         ("scoring=onevsall", "sharding=partitioned", "sharding.partitions=5", "sharding.buffer=2"),
         (*PARTITIONED, "sharding.ranks=2", "evaluation=sampled", "optimizer=adam", "averaging.start=null"),
-        (*NEGATIVES, "averaging.start=0.5", "evaluation=none", "train.table_dtype=null", "train.state_dtype=bfloat16"),
+        (*NEGATIVES, "averaging.start=0.5", "evaluation=none", "train.state_dtype=bfloat16"),
     ],
 )
 def test_the_calibration_leaves_nothing_behind(arguments, tmp_path, capsys, overrides):
