@@ -30,18 +30,20 @@ class Buckets:
     in slice a and whose tail is in slice b.
 
     Args:
-        folder: what `obtain_buckets` wrote.
-
-    Attributes:
         bounds: int64[K + 1], slice k holds the ids `bounds[k]` … `bounds[k + 1] - 1`.
         offsets: int64[K * K + 1], where each bucket begins among the sorted triples.
+        weighted: whether triples have weights.
+        folder: what `obtain_buckets` wrote; without it there are no triples to read.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._triples = folder / _TRIPLES
-        self._weights = path if (path := folder / _WEIGHTS).exists() else None
-        self.bounds: Int64 = np.load(folder / _BOUNDS, allow_pickle=False)
-        self.offsets: Int64 = np.load(folder / _OFFSETS, allow_pickle=False)
+    def __init__(self, bounds: Int64, offsets: Int64, weighted: bool, folder: Path | None = None) -> None:
+        self.bounds, self.offsets, self._weighted, self._folder = bounds, offsets, weighted, folder
+
+    @classmethod
+    def open(cls, folder: Path) -> "Buckets":
+        """Those that `obtain_buckets` wrote."""
+        bounds, offsets = (np.load(folder / name, allow_pickle=False) for name in (_BOUNDS, _OFFSETS))
+        return cls(bounds, offsets, (folder / _WEIGHTS).exists(), folder)
 
     def __len__(self) -> int:
         """The triples of all buckets."""
@@ -55,7 +57,7 @@ class Buckets:
     @property
     def row_bytes(self) -> int:
         """Bytes of a triple, with its weight if it has one."""
-        return 3 * 4 + (0 if self._weights is None else 8)
+        return 3 * 4 + (8 if self._weighted else 0)
 
     def sizes(self) -> Int64:
         """int64[K * K], the triples of each bucket."""
@@ -70,8 +72,10 @@ class Buckets:
         Returns:
             int32[v, 3], which is all the memory that it takes, and float64[v] if the split has weights.
         """
-        triples = self._read(self._triples, buckets)
-        return triples, None if self._weights is None else self._read(self._weights, buckets)
+        if self._folder is None:
+            raise RuntimeError("these buckets were counted, not sorted")
+        triples = self._read(self._folder / _TRIPLES, buckets)
+        return triples, self._read(self._folder / _WEIGHTS, buckets) if self._weighted else None
 
     def _read(self, path: Path, buckets: npt.NDArray[np.integer]) -> npt.NDArray[Any]:
         starts, stops = self.offsets[buckets], self.offsets[buckets + 1]
@@ -120,7 +124,13 @@ def obtain_buckets(
         _Sorter(graph.train, edges, progress, rows).write(folder)
         return {"version": _VERSION, "graph": graph.fingerprint, "slices": slices}
 
-    return Buckets(obtain(cache, fingerprint, write))
+    return Buckets.open(obtain(cache, fingerprint, write))
+
+
+def count_buckets(graph: Graph, bounds: Sequence[int] | Int64, rows: int = PIECE) -> Buckets:
+    """How large the buckets of `obtain_buckets` would be; none is written, so that none can be read."""
+    edges = np.asarray(bounds, np.int64)
+    return Buckets(edges, _Sorter(graph.train, edges, None, rows).offsets(), graph.train.weights is not None)
 
 
 class _Sorter:
@@ -134,7 +144,7 @@ class _Sorter:
 
     def write(self, folder: Path) -> None:
         """Writes the files of `Buckets` into an empty folder."""
-        offsets = np.concatenate([[0], np.cumsum(self._count())])
+        offsets = self.offsets()
         np.save(folder / _OFFSETS, offsets, allow_pickle=False)
         np.save(folder / _BOUNDS, self._bounds, allow_pickle=False)
         arrays = {_TRIPLES: self._split.triples, _WEIGHTS: self._split.weights}
@@ -152,13 +162,13 @@ class _Sorter:
                     self._sort(files, start, stop, first)
                 self._advance(stop - start)
 
-    def _count(self) -> Int64:
-        """int64[K * K], the size of each bucket."""
+    def offsets(self) -> Int64:
+        """int64[K * K + 1], where each bucket begins among the sorted triples."""
         counts = np.zeros(self._slices**2, np.int64)
         for triples in pieces(self._split.triples, self._rows):
             counts += np.bincount(self._bucket(triples), minlength=len(counts))
             self._advance(len(triples))
-        return counts
+        return np.concatenate([[0], np.cumsum(counts)])
 
     def _scatter(self, split: list[npt.NDArray[Any]], files: list[RowFile], cuts: Int64, offsets: Int64) -> None:
         part = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts))

@@ -16,7 +16,7 @@ from kgexp.ranks.worker import RUN, find
 if TYPE_CHECKING:  # it needs much that a refused configuration does not
     from kgexp.ranks.job import Job
 
-__all__ = ["Launch", "follow", "is_led", "launched", "leading", "start"]
+__all__ = ["Launch", "follow", "is_led", "launched", "leading", "number_of_ranks", "start"]
 
 #: The job that this process leads.
 _led: "Job | None" = None
@@ -37,7 +37,7 @@ def start(config: dict[str, Any], folder: str, job_logging: dict[Any, Any] | Non
     Raises:
         ConfigError: another number of ranks was launched than the configuration wants.
     """
-    ranks = _ranks(config, _led.launch.size if _led else None)
+    ranks = number_of_ranks(config, _led.launch.size if _led else None)
     if _led is not None and (_led.launch.size > 1 or ranks > 1):
         _compare(config, ranks, _led.launch.size)
         return _led.lead(worker, config, folder, job_logging)
@@ -88,7 +88,7 @@ def is_led() -> bool:
     return _led is not None
 
 
-def _ranks(config: dict[str, Any], launched_size: int | None) -> int:
+def number_of_ranks(config: dict[str, Any], launched_size: int | None = None) -> int:
     """How many ranks the configuration wants; `auto`: as many as were launched, else one a GPU, else 2; of trainers of
     partitions, each of which takes memory for some, 1."""
     ranks = config["sharding"].get("ranks", 1)

@@ -19,15 +19,18 @@ class Sharding(Protocol):
     def open(self, world: World, device: torch.device) -> None:
         """Connects the ranks of the job, once, before anything else; `device` is where this one's rows will be."""
 
+    def suppose(self, ranks: int) -> None:
+        """Instead of `open`, for plans: answers as on the first of so many ranks, none of which is there."""
+
     def close(self) -> None:
         """Lets go of the other ranks, who may be waiting; may be called twice, and before `open`."""
 
-    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
-        """Who owns which of the entity rows; were there `ranks`, instead of as many as there are."""
+    def owners(self, num_entities: int) -> Owners:
+        """Who owns which of the entity rows."""
 
-    def rows_in_memory(self, num_entities: int, ranks: int | None = None) -> int:
-        """The most entity rows for which a rank has room in memory; were there `ranks`."""
-        return max(self.owners(num_entities, ranks).sizes())
+    def rows_in_memory(self, num_entities: int) -> int:
+        """The most entity rows for which a rank has room in memory."""
+        return max(self.owners(num_entities).sizes())
 
     def entity_table(self, spec: TableSpec) -> Table:
         """The new table of the entities, its rows drawn and its optimizer state zero."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kgexp.environment import device_identity
 from kgexp.sharding.base import Sharding
-from kgexp.sharding.exchange import Exchange, GroupExchange
+from kgexp.sharding.exchange import Exchange, GroupExchange, Supposed
 from kgexp.sharding.groups import connecting, gloo_group, nccl_group
 from kgexp.sharding.local import local_table
 from kgexp.sharding.owners import Owners
@@ -61,6 +61,10 @@ class DistributedSharding(Sharding, ABC):
             group = gloo_group(world.store, "data", *place, world.one_machine)
             self._exchange = GroupExchange(group, cpu, world, self._wire_dtype)
 
+    def suppose(self, ranks: int) -> None:
+        """See `Sharding.suppose`."""
+        self._exchange = Supposed(ranks)
+
     def close(self) -> None:
         """See `Sharding.close`."""
         for exchange in (self._control, self._exchange):
@@ -72,9 +76,9 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.exchange`."""
         return self._exchange
 
-    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
+    def owners(self, num_entities: int) -> Owners:
         """See `Sharding.owners`."""
-        return Owners(num_entities, ranks or self._exchange.ranks)
+        return Owners(num_entities, self._exchange.ranks)
 
     def relation_table(self, spec: TableSpec) -> Table:
         """See `Sharding.relation_table`: every rank holds all relations."""
@@ -170,7 +174,7 @@ class RowwiseSharding(DistributedSharding):
 class ReplicatedSharding(DistributedSharding):
     """Plain data parallelism: every rank holds every row, and all do the same updates."""
 
-    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
+    def owners(self, num_entities: int) -> Owners:
         """See `Sharding.owners`: no rank needs another for its rows."""
         return Owners(num_entities, 1)
 

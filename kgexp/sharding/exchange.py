@@ -55,6 +55,13 @@ class Exchange:
 ALONE = Exchange()
 
 
+class Supposed(Exchange):
+    """Knows of several ranks that nobody has started, as the first of them: for plans, which exchange nothing."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+
+
 class GroupExchange(Exchange):
     """The same over the ranks of a process group, and the exchange of rows between them.
 

@@ -77,6 +77,9 @@ class OneProcess(Sharding):
     def open(self, world: World, device: torch.device) -> None:
         """See `Sharding.open`: there is nobody to connect to."""
 
+    def suppose(self, ranks: int) -> None:
+        """See `Sharding.suppose`: there is one process."""
+
     def close(self) -> None:
         """See `Sharding.close`."""
 
@@ -85,7 +88,7 @@ class OneProcess(Sharding):
         """See `Sharding.exchange`."""
         return Exchange()
 
-    def owners(self, num_entities: int, ranks: int | None = None) -> Owners:
+    def owners(self, num_entities: int) -> Owners:
         """See `Sharding.owners`."""
         return Owners(num_entities, 1)
 

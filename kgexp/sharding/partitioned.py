@@ -9,7 +9,7 @@ from torch._C import _distributed_c10d as c10d
 from kgexp.data.vocabulary import EntityType
 from kgexp.errors import ConfigError, meant
 from kgexp.sharding.covering import Bool
-from kgexp.sharding.exchange import Exchange, GroupExchange
+from kgexp.sharding.exchange import Exchange, GroupExchange, Supposed
 from kgexp.sharding.groups import connecting, gloo_group
 from kgexp.sharding.itinerary import Itinerary
 from kgexp.sharding.joint_table import JointTable
@@ -103,6 +103,10 @@ class PartitionedSharding(OneProcess):
                 self._over = GroupExchange(group, torch.device("cpu"), world)
             self._trainers = ServedTrainers(world, self.timeout, self._wire_dtype)
 
+    def suppose(self, ranks: int) -> None:
+        """See `Sharding.suppose`."""
+        self._over = Supposed(ranks)
+
     def close(self) -> None:
         """See `Sharding.close`."""
         if self._trainers is not None:
@@ -185,7 +189,7 @@ class PartitionedSharding(OneProcess):
             return 1.0
         return min(1.0, 2 * -(-coming // (self._teams(coming) or min(coming, 2 * self._over.ranks))) / coming)
 
-    def rows_in_memory(self, num_entities: int, ranks: int | None = None) -> int:
+    def rows_in_memory(self, num_entities: int) -> int:
         """See `Sharding.rows_in_memory`."""
         cut = self.cut(num_entities)
         stay = sum(cut.slices.size(k) for k in cut.pinned)

@@ -1,10 +1,12 @@
 """The configuration that the command line would run, for tools that take the same arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from kgexp.check import check, resolved, without_leftovers
 from kgexp.config import config_dir
@@ -31,3 +33,19 @@ def composed_sharded(sharding: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 #: With row-wise sharding unless an argument chooses one.
 composed_rowwise = partial(composed_sharded, "rowwise")
+
+
+def with_choices(config: Mapping[str, Any], choices: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A checked configuration with other choices of groups: what the files of these say, then `values` by dotted key.
+    Composing it anew would take a hundred times as long.
+
+    Raises:
+        ConfigError: as for a run.
+    """
+    changed = dict(config)
+    for group, choice in choices.items():
+        changed[group] = OmegaConf.to_container(OmegaConf.load(Path(config_dir(), group, f"{choice}.yaml")))
+    for key, value in values.items():
+        group, _, name = key.partition(".")
+        changed[group] = {**changed[group], name: value}
+    return check(changed)

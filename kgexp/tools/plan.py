@@ -1,189 +1,148 @@
-"""What row-wise sharding would send, and what a rank would hold, for the configuration that a run would have.
+"""What a run will need, before anybody starts it: memory, disk and time, and which sharding fits.
 
-    python -m kgexp.tools.plan dataset.path=PATH/HumanGenes dataset=files scoring=negatives --ranks 2,4,8
+    python -m kgexp.tools.plan dataset=files dataset.path=PATH/HumanGenes scoring=negatives model.dim=200
+    python -m kgexp.tools.plan … sharding=rowwise sharding.ranks=4 --memory 8GB --devices 4
+    python -m kgexp.tools.plan … --ranks 2,4,8
 
-No rank is started: which rows each of them wants follows from the batches and the candidates of the run's first steps,
-and who owns them from their numbers. `--json` prints every rank's figures; the table has the mean over ranks:
-
-* rows a rank: that it owns; memory a rank: the bound that a run prints before it starts;
-* asked: distinct rows that a rank's part of a step wants, and how many of these are remote, that is, of other ranks;
-* one by one: the rows that it would want if each place asked for its own and negatives were not shared: head and tail
-  of the b triples, and each of k negatives of x examples beside its kept entity, 2b + 2xk; a system that looks up
-  triples without merging their ids, with k negatives of its own for each example, sends for so many;
-* MB out: what a rank sends a step, entity rows to those who ask and gradients home (ids and relations add little);
-* busiest: rows that the busiest rank serves to others, over the mean of all ranks, in the mean over steps.
-
-Techniques that score against all entities ask for the rows of the batch's triples only. They send queries besides:
-every rank gets those of all others and sends their gradients back.
+The arguments are those of a run. Nothing is started and no folder is made; of the tables a few rows are drawn, to time
+some steps. Memory is the bound that the run prints, of each rank; disk is what it has in files at once. Times are an
+estimate for this machine and what else it does. Then come choices of sharding, with what each needs of `--memory` (of a
+rank's device; by default what is free here) on `--devices`, and the simplest one that fits, to be pasted. `--ranks`
+tells what row-wise sharding would send instead: see `kgexp.tools.traffic`. `--json` prints everything for programs,
+sizes in bytes and times in seconds.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from kgexp.build import build
-from kgexp.data.load import load
+from kgexp import environment
 from kgexp.errors import ConfigError
-from kgexp.scoring.share import Share
-from kgexp.tools.arguments import number, numbers
-from kgexp.tools.composing import composed_rowwise
+from kgexp.ranks import number_of_ranks
+from kgexp.tools import duration, plan_text, traffic
+from kgexp.tools.arguments import memory, number, numbers
+from kgexp.tools.calibration import calibrate
+from kgexp.tools.choices import Choice, Chooser, Room, recommended
+from kgexp.tools.composing import composed, composed_rowwise
+from kgexp.tools.duration import Course
 from kgexp.tools.failing import failed
+from kgexp.tools.needs import Needs, needs_of, parts_of
 from kgexp.train.assembly import Parts
-from kgexp.train.memory import size
-from kgexp.train.step import Work, prepare
-
-#: Where all is counted.
-CPU = torch.device("cpu")
-
-Counts = npt.NDArray[np.int64]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser("python -m kgexp.tools.plan", description="Traffic of row-wise sharding.")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of a run")
-    parser.add_argument("--ranks", type=numbers, default=[2, 4, 8], metavar="W,W,…", help="numbers of ranks: 2,4,8")
-    parser.add_argument("--steps", type=number, default=32, help="steps that are measured: 32")
-    parser.add_argument("--json", action="store_true", help="the figures of every rank, for programs")
-    options = parser.parse_intermixed_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)
     try:
-        config = composed_rowwise(options.overrides)
-        if "RowwiseSharding" not in config["sharding"]["_target_"]:
-            raise ConfigError("rows are exchanged with sharding=rowwise only: leave the other choice out.")
-        parts = Parts.of(config, load(config["dataset"]), CPU)
-        plans = [_plan(parts, ranks, options.steps) for ranks in options.ranks]
+        figures = _traffic(options) if options.ranks else _needs(options)
     except Exception as error:
         return failed(error)
-    graph, b = parts.graph, config["train"]["batch_size"]
-    if options.json:
-        about = {"graph": graph.name, "entities": graph.num_entities, "batch_size": b, "steps": options.steps}
-        print(json.dumps(about | {"plans": plans}))
-    else:
-        print(f"{graph.name}: {graph.num_entities:,} entities; a step is {b:,} of {len(graph.train.triples):,} triples")
-        print(_table(plans))
+    told = plan_text.traffic if options.ranks else plan_text.needs
+    print(json.dumps(figures) if options.json else told(figures))
     return 0
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What ranks would send in some steps.
-
-    Attributes:
-        requests: int64[steps, w, w], of each step the distinct entity rows that a rank wants of each owner.
-        one_by_one: int64[steps, w], the rows that a rank would want without shared negatives and merged ids.
-        queries: int64[steps, w], query rows of a rank that every other one gets; zero where candidates are drawn.
-    """
-
-    requests: Counts
-    one_by_one: Counts
-    queries: Counts
-
-    @property
-    def asked(self) -> Counts:
-        """int64[steps, w]: distinct rows that a rank wants."""
-        asked: Counts = self.requests.sum(axis=2)
-        return asked
-
-    @property
-    def own(self) -> Counts:
-        """int64[steps, w]: of these, its own."""
-        return self.requests.diagonal(axis1=1, axis2=2)
-
-    @property
-    def remote(self) -> Counts:
-        """int64[steps, w]: the others."""
-        return self.asked - self.own
-
-    @property
-    def served(self) -> Counts:
-        """int64[steps, w]: rows that a rank sends to others."""
-        served: Counts = self.requests.sum(axis=1) - self.own
-        return served
-
-    @property
-    def query_rows(self) -> Counts:
-        """int64[steps, w]: query rows that a rank gets of others."""
-        of_others: Counts = self.queries.sum(axis=1, keepdims=True) - self.queries
-        return of_others
-
-    @property
-    def busiest(self) -> float:
-        """Served rows of the busiest rank over the mean, in the mean over steps; 1 where nothing is sent."""
-        sent = self.served[self.served.any(axis=1)]
-        return float((sent.max(axis=1) / sent.mean(axis=1)).mean()) if len(sent) else 1.0
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m kgexp.tools.plan", description="What a run will need.")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of a run")
+    parser.add_argument("--memory", type=memory, help="of a rank's device, such as 8GB: what is free here")
+    parser.add_argument("--devices", type=number, help="that ranks can have: the GPUs here, else 1")
+    parser.add_argument("--calibration", type=_seconds, default=10.0, metavar="SECONDS", help="of timing; 0: none: 10")
+    parser.add_argument("--ranks", type=numbers, metavar="W,W,…", help="what so many ranks would send, such as 2,4,8")
+    parser.add_argument("--steps", type=number, default=32, help="steps that --ranks looks at: 32")
+    parser.add_argument("--json", action="store_true", help="all figures, for programs")
+    return parser
 
 
-def traffic(parts: Parts, ranks: int, steps: int) -> Traffic:
-    """The traffic of so many ranks in the first steps of a run."""
-    n = parts.graph.num_entities
-    owners = parts.sharding.owners(n, ranks)
-    requests = np.zeros((steps, ranks, ranks), np.int64)
-    one_by_one, queries = (np.zeros((steps, ranks), np.int64) for _ in range(2))
-    for rank in range(ranks):
-        batches = parts.batches(Share(rank, ranks))
-        for step in range(steps):
-            work = prepare(parts.objective, n, batches(step))
-            examples = _examples(parts, work)
-            requests[step, rank] = owners.cut(work.plan.entity.ids)
-            drawn = sum(x * part.ids.shape[1] for x, part in zip(examples, work.drawn.values(), strict=False))
-            one_by_one[step, rank] = 2 * len(work.batch) + 2 * drawn
-            queries[step, rank] = 0 if work.drawn else sum(examples)
-    return Traffic(requests, one_by_one, queries)
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
 
 
-def _examples(parts: Parts, work: Work) -> list[int]:
-    """How many examples each side has."""
-    return [len(work.batch.of(side, work.batch.triples)) for side in parts.objective.scoring.sides]
+def _traffic(options: argparse.Namespace) -> dict[str, Any]:
+    """What row-wise sharding would send, as JSON values."""
+    config = composed_rowwise(options.overrides)
+    if "RowwiseSharding" not in config["sharding"]["_target_"]:
+        raise ConfigError("rows are exchanged with sharding=rowwise only: leave the other choice out.")
+    parts = parts_of(config)
+    plans = [traffic.figures(parts.supposing(config, ranks), options.steps) for ranks in options.ranks]
+    about = {"graph": _graph(parts), "batch_size": config["train"]["batch_size"], "steps": options.steps}
+    return about | {"plans": plans}
 
 
-def _plan(parts: Parts, ranks: int, steps: int) -> dict[str, Any]:
-    """The figures for so many ranks, as JSON values; lists have one for each rank, in the mean over steps."""
-    measured = traffic(parts, ranks, steps)
-    wire = parts.config["sharding"]["wire_dtype"]
-    row = parts.objective.model.dim * (parts.dtype if wire is None else getattr(torch, wire)).itemsize
-    query = parts.objective.model.dim * parts.dtype.itemsize
-    # Rows go out to those who ask and gradients home; queries go to everybody else, and gradients of theirs back.
-    sent = row * (measured.served + measured.remote) + query * ((ranks - 1) * measured.queries + measured.query_rows)
-    storage = build(parts.config["storage"], plugins=parts.config["plugins"])
-    each = ("asked", "remote", "served", "one_by_one", "query_rows")
+def _needs(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything else, as JSON values."""
+    config = composed(options.overrides)
+    ranks, alone = number_of_ranks(config), parts_of(config)
+    parts, room = alone.supposing(config, ranks), _room(options, alone)
+    course = Course.of(parts)
+    needs = needs_of(parts, course.snapshots)
+    chooser = Chooser(config, alone, course.snapshots)
+    choices = list(chooser.choices(room.devices))
+    best = recommended(choices, room)
     return {
-        "ranks": ranks,
-        "rows": parts.sharding.owners(parts.graph.num_entities, ranks).sizes(),
-        "memory_bytes": parts.estimate(storage, ranks).total,
-        **{name: getattr(measured, name).mean(axis=0).tolist() for name in each},
-        "sent_bytes": sent.mean(axis=0).tolist(),
-        "busiest": measured.busiest,
+        "graph": _graph(parts),
+        "needs": needs.as_dict() | {"refused": _refusal(needs, room, parts)},
+        "time": _time(parts, course, options.calibration),
+        "room": {"memory": room.memory, "devices": room.devices},
+        "choices": [choice.as_dict(room) for choice in choices],
+        "recommended": None if best is None else list(best.arguments),
+        "remedies": [] if best is not None else _remedies(chooser, choices, room),
     }
 
 
-def _table(plans: Sequence[dict[str, Any]]) -> str:
-    """The plans for people, a line each: of ranks' figures the means."""
+def _graph(parts: Parts) -> dict[str, Any]:
+    """The graph in numbers."""
+    graph = parts.graph
+    splits = {split.name: len(split) for split in (graph.train, graph.valid, graph.test)}
+    return {"name": graph.name, "entities": graph.num_entities, "relations": graph.num_relations, **splits}
 
-    def mean(name: str) -> list[str]:
-        return [f"{np.mean(plan[name]):,.0f}" for plan in plans]
 
-    columns = {
-        "ranks": [str(plan["ranks"]) for plan in plans],
-        "rows a rank": [f"{max(plan['rows']):,}" for plan in plans],
-        "memory a rank": [size(plan["memory_bytes"]) for plan in plans],
-        "asked": mean("asked"),
-        "remote": mean("remote"),
-        "one by one": mean("one_by_one"),
-        "MB out": [f"{np.mean(plan['sent_bytes']) / 1e6:,.1f}" for plan in plans],
-        "busiest": [f"{plan['busiest']:.2f}" for plan in plans],
-    }
-    if any(max(plan["query_rows"]) for plan in plans):
-        columns["queries of others"] = mean("query_rows")
-    widths = [max(map(len, [name, *cells])) for name, cells in columns.items()]
-    lines = [columns, *zip(*columns.values(), strict=True)]
-    return "\n".join("  ".join(cell.rjust(n) for cell, n in zip(line, widths, strict=True)) for line in lines)
+def _room(options: argparse.Namespace, parts: Parts) -> Room:
+    """The memory that ranks can have: as the arguments say, else what there is here."""
+    gpu = parts.device.type == "cuda"
+    devices = options.devices or (torch.cuda.device_count() if gpu else 1) or 1
+    if options.memory is not None:
+        return Room(options.memory, devices)
+    if not gpu or torch.cuda.is_available():
+        free = min(environment.available_memory(parts.device).values(), default=None)
+        if free is not None:
+            return Room(free, devices)
+    raise ConfigError("how much memory there is cannot be told here: give the device's, as in --memory 80GB.")
+
+
+def _refusal(needs: Needs, room: Room, parts: Parts) -> str | None:
+    """Why the run would not start; None where it would."""
+    try:
+        needs.memory.check(room.of_rank(needs.memory.ranks), parts.objective.model.dim)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _time(parts: Parts, course: Course, seconds: float) -> dict[str, Any]:
+    """How long the run takes, or why that is not known."""
+    if not seconds:
+        return {"skipped": "--calibration 0"}
+    try:
+        return duration.as_dict(parts, course, calibrate(parts, seconds))
+    except ConfigError as error:
+        return {"skipped": str(error)}
+
+
+def _remedies(chooser: Chooser, choices: Sequence[Choice], room: Room) -> list[str]:
+    """What would fit where none of the choices does."""
+    one, dim = choices[0], chooser.parts.objective.model.dim
+    remedies = [] if one.needs is None else one.needs.memory.remedies(room.memory, dim)
+    if (devices := chooser.enough_devices(room)) is not None:
+        remedies.append(f"sharding=rowwise sharding.ranks={devices} over {devices} such devices")
+    return remedies
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """From a resolved configuration and a graph to the objects of a run."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kgexp.build import build
-from kgexp.data.buckets import Buckets, obtain_buckets
+from kgexp.data.buckets import Buckets, count_buckets, obtain_buckets
 from kgexp.data.graph import Graph
 from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
@@ -106,14 +106,18 @@ class Parts:
         objective.scoring.prepare(graph)
         sharding: Sharding = make(config["sharding"])
         sharding.open(world, device)
-        buckets = None
-        if isinstance(sharding, PartitionedSharding):
-            sharding.divide(graph.entities.types, graph.kinds.joined)
-        if isinstance(sharding, PartitionedSharding) and not objective.scoring.by_query:
-            cache = config["dataset"]["cache"]
-            bounds = sharding.slices(graph.num_entities).bounds
-            buckets = obtain_buckets(graph, bounds, None if cache is None else Path(cache).expanduser(), say)
+        cache = config["dataset"]["cache"]
+        sort = partial(obtain_buckets, cache=None if cache is None else Path(cache).expanduser(), say=say)
+        buckets = _buckets(graph, objective, sharding, sort)
         return cls(config, graph, objective, device, getattr(torch, config["train"]["dtype"]), sharding, world, buckets)
+
+    def supposing(self, config: dict[str, Any], ranks: int) -> "Parts":
+        """The same under another choice of `sharding`, of one of so many ranks that nobody starts. It knows what a run
+        would take and when what happens; its ranks exchange nothing, and its partitions have no triples to train."""
+        sharding: Sharding = build(config["sharding"], plugins=config["plugins"])
+        sharding.suppose(ranks)
+        buckets = _buckets(self.graph, self.objective, sharding, count_buckets)
+        return replace(self, config=config, sharding=sharding, buckets=buckets)
 
     @property
     def share(self) -> Share:
@@ -122,17 +126,21 @@ class Parts:
             return ALL
         return Share(self.sharding.exchange.rank, self.sharding.exchange.ranks)
 
-    def estimate(self, storage: Storage, ranks: int | None = None) -> Estimate:
-        """The memory that training and evaluation will take on a rank, with tables in `storage`; one of `ranks`
-        instead of as many as there are."""
-        batches = self.batches()
+    def estimate(self, storage: Storage) -> Estimate:
+        """The memory that training and evaluation will take on a rank, with tables in `storage`."""
+        batches = None if self.buckets is None else self.batches()
         triples = batches.kept_bytes if isinstance(batches, VisitBatches) else 0
         placement, (optimizer, _) = self._placement, self._optimizers()
         of = Estimator(self.config, self.graph, self.objective, self.sharding, placement, optimizer, triples)
-        return of.estimate(storage, ranks)
+        return of.estimate(storage)
 
     def tables(self, storage: Storage, earlier: Earlier | None = None) -> tuple[Table, Table]:
         """New entity and relation tables, their rows drawn for the run's seed unless an earlier run had them."""
+        entity, relation = self.table_specs(storage, earlier)
+        return self.sharding.entity_table(entity), self.sharding.relation_table(relation)
+
+    def table_specs(self, storage: Storage, earlier: Earlier | None = None) -> tuple[TableSpec, TableSpec]:
+        """What the tables of entities and relations are to be; none of their rows is drawn yet."""
         model, seed, n = self.objective.model, self.config["seed"], self.graph.num_entities
         make = partial(TableSpec, storage=storage, placement=self._placement, seed=seed)
         entities: Initial = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
@@ -142,9 +150,9 @@ class Parts:
         if earlier is not None:
             entities, relations = earlier.entity.over(entities), earlier.relation.over(relations)
         of_entities, of_relations = self._optimizers()
-        of_entity = make("entity", n, model.dim, entities, of_entities)
-        of_relation = make("relation", self._relation_rows, model.relation_dim, relations, of_relations)
-        return self.sharding.entity_table(of_entity), self.sharding.relation_table(of_relation)
+        entity = make("entity", n, model.dim, entities, of_entities)
+        relation = make("relation", self._relation_rows, model.relation_dim, relations, of_relations)
+        return entity, relation
 
     def batches(self, share: Share | None = None) -> Batches | QueryBatches | VisitBatches:
         """The batches of the run: of triples, or of queries where these are the technique's examples. Of each the
@@ -203,7 +211,6 @@ class Parts:
     ) -> Trainer:
         """The trainer of the tables, at its first step."""
         config, graph = self.config, self.graph
-        train = config["train"]
         batches = self.batches()
 
         def describe(step: int) -> str:
@@ -226,13 +233,7 @@ class Parts:
                 f"{graph.name} has no validation triples, which early_stopping.patience and schedule=plateau wait for: "
                 "add a valid file, or leave both out."
             )
-        plan = Plan(
-            total=batches.calendar.steps(train["epochs"]) if train["steps"] is None else train["steps"],
-            evaluate=_cadence(config["evaluation"]),
-            checkpoint=_cadence(config["checkpoint"]),
-            snapshot=Cadence(config["checkpoint"]["snapshot_epochs"], 0),
-            log_steps=config["tracking"]["every_steps"],
-        )
+        plan = Plan.of(config, batches.calendar)
         return Trainer(
             plan=plan,
             objective=self.objective,
@@ -248,11 +249,16 @@ class Parts:
             tracker=tracker,
             stages=stages,
             save=save,
-            validates="valid" in config["evaluation"]["splits"] and len(graph.valid) > 0,
+            validates=self.validates,
             tour=tour,
             together=together,
             workers=getattr(self.sharding, "workers", 1),
         )
+
+    @property
+    def validates(self) -> bool:
+        """Whether the validation split is ranked during training."""
+        return "valid" in self.config["evaluation"]["splits"] and len(self.graph.valid) > 0
 
     @property
     def _placement(self) -> Placement:
@@ -324,7 +330,7 @@ class Parts:
     def _averaging(self, tables: tuple[Table, ...], total: int, calendar: Calendar) -> Averaging:
         """Of a run of `total` steps. Raises ConfigError where it would never begin."""
         section = self.config["averaging"]
-        cadence, start = _cadence(section), section["start"]
+        cadence, start = Cadence.of(section), section["start"]
         if start is None:
             return Averaging(tables, cadence, None)
         begin = round(start * total)
@@ -336,5 +342,11 @@ class Parts:
         return Averaging(tables, cadence, begin)
 
 
-def _cadence(section: dict[str, Any]) -> Cadence:
-    return Cadence(section["every_epochs"], section["every_steps"])
+def _buckets(
+    graph: Graph, objective: Objective, sharding: Sharding, find: Callable[[Graph, Sequence[int]], Buckets]
+) -> Buckets | None:
+    """Those of `Parts.buckets`, by their bounds; tells the sharding how entities are divided into types first."""
+    if not isinstance(sharding, PartitionedSharding):
+        return None
+    sharding.divide(graph.entities.types, graph.kinds.joined)
+    return None if objective.scoring.by_query else find(graph, sharding.slices(graph.num_entities).bounds)

@@ -1,6 +1,7 @@
 """What a run will hold in memory, from its configuration and its data: the figures of `kgexp.train.memory`."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,11 @@ _CONNECTION_BYTES = 8 << 20
 _COPIES = 6
 
 
+def kept_checkpoints(config: Mapping[str, Any]) -> int:
+    """Checkpoints on disk between two saves, at most, snapshots aside: the newest, and the best of them besides."""
+    return int(config["checkpoint"]["keep"]) + 1
+
+
 @dataclass(frozen=True)
 class Estimator:
     """Adds up what training and evaluation take, from above.
@@ -78,10 +84,9 @@ class Estimator:
         """Rows of the relation table."""
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
-    def estimate(self, storage: Storage, ranks: int | None = None) -> Estimate:
-        """The memory that training and evaluation will take on a rank, with tables in `storage`; one of `ranks`
-        instead of as many as there are."""
-        ranks = ranks or self.sharding.exchange.ranks
+    def estimate(self, storage: Storage) -> Estimate:
+        """The memory that training and evaluation will take on a rank, with tables in `storage`."""
+        ranks = self.sharding.exchange.ranks
         model, scoring, extent = self.objective.model, self.objective.scoring, self._extent(ranks)
         itemsize = self.dtype.itemsize
         evaluation = self.config["evaluation"]
@@ -101,18 +106,18 @@ class Estimator:
         }
         if kept := scoring.kept_bytes + self._query_bytes + self._kind_bytes:
             parts["indices"] = kept
-        state = 0
+        state, whole = 0, sum(self._table_bytes(extent.entities, model.dim))
         if self.device.type == "cpu":
             parts["pieces of rows"] = self._piece_bytes(extent)
         entity = self._table_bytes(extent.rows, model.dim)
         relation = self._table_bytes(self.relation_rows, model.relation_dim)
+        checkpoint = whole + sum(relation)
         if ranks > 1:
             shared = _COPIES * sum(relation) if self._partitioned else self._exchange_bytes(extent)
             parts["exchange"] = shared + (_CONNECTION_BYTES if self.device.type == "cpu" else 0)
         if self.config["sharding"].get("state_device") not in (None, self.device.type):
             entity, state, relation = (entity[0], 0), entity[1] + relation[1], (relation[0], 0)
         if isinstance(self.sharding, PartitionedSharding):
-            whole = sum(self._table_bytes(extent.entities, model.dim))
             # On a GPU they are not: they stay in the memory of the machine.
             kept = math.ceil(whole * self.sharding.share_of_trainer(extent.entities))
             absent = {"absent partitions": kept} if storage.in_memory and self.device.type == "cpu" else {}
@@ -120,20 +125,22 @@ class Estimator:
             if self.triples:
                 parts["triples"] = self.triples
             parts["moving slices"] = self._moving_bytes(self.sharding, extent)
-            # Checkpoints that stay, the best among them, and what is written before the next one.
-            copies = self.config["checkpoint"]["keep"] + 2
-            return Estimate(parts, 0, ranks, disk=copies * (whole + sum(relation)))
-        if storage.in_memory:
-            parts = {"entity table": sum(entity), "relation table": sum(relation)} | parts
-        return Estimate(parts, state if storage.in_memory else 0, ranks)
+            # What is written before the next checkpoint is one more.
+            copies = kept_checkpoints(self.config) + 1
+            files = 0 if storage.in_memory else checkpoint
+            return Estimate(parts, 0, ranks, disk=copies * checkpoint, checkpoint=checkpoint, files=files)
+        if not storage.in_memory:
+            return Estimate(parts, 0, ranks, checkpoint=checkpoint, files=ranks * (sum(entity) + sum(relation)))
+        parts = {"entity table": sum(entity), "relation table": sum(relation)} | parts
+        return Estimate(parts, state, ranks, checkpoint=checkpoint)
 
     def _extent(self, ranks: int) -> Extent:
         """The most that a step can be for one of so many ranks."""
         scoring, triples = self.objective.scoring, len(self.graph.train)
         n = self.graph.num_entities
         whole = min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
-        owners, own = self.sharding.owners(n, ranks), max(Share(0, 1 if self._partitioned else ranks).sizes(whole))
-        rows = self.sharding.rows_in_memory(n, ranks)
+        owners, own = self.sharding.owners(n), max(Share(0, 1 if self._partitioned else ranks).sizes(whole))
+        rows = self.sharding.rows_in_memory(n)
         return Extent(own, whole if owners.ranks > 1 else own, rows, n, self.objective.model.dim)
 
     @property

@@ -15,12 +15,16 @@ class Estimate:
         state: bytes of optimizer state on another device.
         ranks: how many such ranks there are.
         disk: bytes of files that rows and checkpoints take at once, at most; 0 where only checkpoints are written.
+        checkpoint: bytes of the rows of a checkpoint, of all ranks.
+        files: bytes of rows, of all ranks, that are in files while they are trained.
     """
 
     parts: Mapping[str, int]
     state: int = 0
     ranks: int = 1
     disk: int = 0
+    checkpoint: int = 0
+    files: int = 0
 
     @property
     def total(self) -> int:
@@ -50,12 +54,17 @@ class Estimate:
             )
         if available is None or self.total <= available:
             return
+        needed, free = size(self.total), size(max(available, 0))
+        remedies = ", or ".join(self.remedies(available, dim))
+        raise ConfigError(f"the run needs {needed} of memory and {free} are free: {remedies}.")
+
+    def remedies(self, available: int, dim: int) -> list[str]:
+        """What would fit in `available` bytes instead of rows of `dim` reals."""
         smaller = int(0.9 * dim * max(available, 0) / self.total) // 2 * 2
         remedies = ["a smaller train.batch_size" if smaller < 2 else f"model.dim={smaller} would fit"]
         if sum(n for name, n in self.parts.items() if name.endswith("table")) > self.total // 2:
             remedies.append("storage=local keeps the tables in files")
-        needed, free = size(self.total), size(max(available, 0))
-        raise ConfigError(f"the run needs {needed} of memory and {free} are free: {', or '.join(remedies)}.")
+        return remedies
 
 
 def size(n: int) -> str:

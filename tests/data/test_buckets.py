@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kgexp.data import buckets as module
-from kgexp.data.buckets import obtain_buckets
+from kgexp.data.buckets import count_buckets, obtain_buckets
 from kgexp.data.load import load
 
 ENTITIES = 97
@@ -51,6 +51,9 @@ def by_hand(graph, bounds):
 @pytest.mark.parametrize("bounds", [BOUNDS, [*range(21), ENTITIES], [0, ENTITIES]])
 def test_buckets_hold_their_triples_in_the_order_of_train(graph, tmp_path, bounds, piece):
     buckets = obtain_buckets(graph, list(bounds), tmp_path / "cache", silent, rows=piece)
+    counted = count_buckets(graph, list(bounds), rows=piece)
+    assert np.array_equal(counted.offsets, buckets.offsets) and np.array_equal(counted.bounds, buckets.bounds)
+    assert counted.row_bytes == buckets.row_bytes
     triples, weights = by_hand(graph, list(bounds))
     assert buckets.sizes().tolist() == [len(part) for part in triples]
     assert len(buckets) == len(graph.train) and buckets.bounds.tolist() == list(bounds)

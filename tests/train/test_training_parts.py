@@ -13,7 +13,7 @@ from kgexp.train.best import Best
 from kgexp.train.calendar import Regular
 from kgexp.train.memory import Estimate
 from kgexp.train.meter import LossMeter
-from kgexp.train.plan import Cadence
+from kgexp.train.plan import Cadence, Plan
 
 
 def batches(n=501, size=40, seed=0, weights=True):
@@ -94,6 +94,15 @@ def test_cadences():
     assert [s for s in range(1, 11) if Cadence(0, 4).due(s, Regular(5))] == [4, 8]
     assert [s for s in range(1, 11) if Cadence(1, 4).due(s, Regular(5))] == [4, 5, 8, 10]
     assert not any(Cadence(0, 0).due(s, Regular(5)) for s in range(1, 11))
+
+
+@pytest.mark.parametrize("cadence", [Cadence(2, 0), Cadence(0, 4), Cadence(3, 4), Cadence(1, 1), Cadence(0, 0)])
+@pytest.mark.parametrize("total", [0, 7, 30])
+def test_cadences_are_counted_as_they_fall_due(cadence, total):
+    steps = sum(cadence.due(step, Regular(5)) for step in range(1, total + 1))
+    assert cadence.count(total, Regular(5)) == steps
+    plan = Plan(total, cadence, cadence, cadence, 1)
+    assert plan.evaluations(Regular(5)) == steps + (not cadence.due(total, Regular(5)))
 
 
 def test_a_run_that_cannot_fit_is_refused_with_what_would():
