@@ -48,7 +48,8 @@ class Run:
     def rows(self):
         path = self.folder / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [{key: value for key, value in row.items() if key != "train/seconds"} for row in rows]
 
     @property
     def result(self):
