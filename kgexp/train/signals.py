@@ -99,7 +99,13 @@ class StopSignal:
             return
         previous = self._previous.get(self.requested)
         if callable(previous):
-            previous(self.requested, None)
+            # Slurm ends all processes of a job that is put back, among them the one that submitit's handler starts to
+            # ask for it: it must not take that for a failure.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            try:
+                previous(self.requested, None)
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         raise SystemExit(128 + self.requested)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:

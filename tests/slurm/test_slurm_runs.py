@@ -25,7 +25,7 @@ RUN = (
 )
 #: Of sbatch: small enough that the runs of several tests go on at the same time, and so do their waits.
 SMALL = ("--cpus-per-task=2", "--mem=2G")
-BOTH_SCRIPTS = pytest.mark.parametrize("script", ["slurm.sbatch", "multinode.sbatch"])
+BOTH_SCRIPTS = pytest.mark.parametrize("script", ["slurm.sbatch", pytest.param("multinode.sbatch", marks=everything)])
 TWO_NODES = ("--nodes=2", "--ntasks-per-node=1")
 PREEMPTIBLE = ("--partition=preempt",)
 
@@ -119,6 +119,7 @@ def two_nodes(slurm, home, graph_folder):
     return Run(slurm, home / "two_nodes", graph_folder, "sharding=rowwise", options=TWO_NODES)
 
 
+@everything
 def test_a_job_put_back_into_the_queue_goes_on_where_it_was(slurm, tmp_path, graph_folder, alone):
     run = Run(slurm, tmp_path / "run", graph_folder)
     run.wait_for_step(20)
