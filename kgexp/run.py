@@ -1,6 +1,7 @@
 """One run, from a resolved configuration to `result.json`: load, train, evaluate, record."""
 
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,8 @@ class _Session:
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save, stop)
-        if (note := Note.read(self._path)) is not None and note.study is not None:
+        told = by_first(self._world, "the note of the sweep", lambda: asdict(Note.read(self._path) or Note("", "", 0)))
+        if (note := Note(**told)).study is not None:
             trainer.judge = Pruning(self._path, note, self._world)
         self._restore(trainer, graph, tables)
         # What went before takes some ranks longer than others; from here on they wait for each other in collectives.

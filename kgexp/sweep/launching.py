@@ -129,7 +129,15 @@ def pool_of(launcher: Launcher, room: int | None) -> Pool:
             f"{type(launcher).__name__} puts runs into other processes than those that were launched: with torchrun "
             "and srun leave hydra/launcher out."
         )
-    return Batches(launcher, getattr(launcher, "joblib", {}).get("n_jobs") if room is None else room)
+    return Batches(launcher, _at_a_time(launcher) if room is None else room)
+
+
+def _at_a_time(launcher: Launcher) -> int | None:
+    """How many trials a launcher of Hydra's runs at once; None where it is not known."""
+    if type(launcher).__name__ == "BasicLauncher":
+        return 1
+    jobs = getattr(launcher, "joblib", {}).get("n_jobs") or 0
+    return jobs if jobs > 0 else None  # joblib's -1 is all processors
 
 
 def _returned(job: Job, error: str | None) -> JobReturn:

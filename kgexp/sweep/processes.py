@@ -20,6 +20,7 @@ from pathlib import Path
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
+from kgexp.errors import ConfigError
 from kgexp.ranks import is_led
 from kgexp.ranks.child import die_with
 from kgexp.sweep.job import Ended, Job, Pool, error_of, run_composed
@@ -39,6 +40,8 @@ class LocalLauncher(PoolLauncher):
 
     def __init__(self, n_jobs: int) -> None:
         super().__init__()
+        if not isinstance(n_jobs, int) or n_jobs < 1:
+            raise ConfigError(f"hydra.launcher.n_jobs is {n_jobs} but must be a whole number, at least 1.")
         self.n_jobs = n_jobs
 
     def pool(self) -> Pool:

@@ -96,8 +96,7 @@ class Runner:
         """A trial made ready: composed, checked, with its note in its folder; None where that fails."""
         try:
             config = self._composer.compose(trial.number, trial.overrides)
-            trial.folder = trial.folder or folder_name(config)
-            folder = self._sweep.place(trial)
+            folder = self._sweep.claim(trial, folder_name(config))
             if not holds_run(str(folder)):
                 with Settled(config):
                     given = given_keys(list(HydraConfig.get().overrides.task))

@@ -82,6 +82,18 @@ class SweepFolder:
         assert trial.folder is not None
         return self.path / trial.folder
 
+    def claim(self, trial: Trial, name: str) -> Path:
+        """Gives a trial that has no folder the one of this name. Raises ConfigError where that is another trial's."""
+        if trial.folder is None:
+            for other in self.trials.values():
+                if other.folder == name:
+                    raise ConfigError(
+                        f"its folder {name} is that of trial {other.number}: give hydra.sweep.subdir what tells trials "
+                        "apart, such as ${hydra.job.num}."
+                    )
+            trial.folder = name
+        return self.place(trial)
+
     def add(self, overrides: Sequence[str], swept: Sequence[str]) -> Trial:
         """The trial with these arguments: the one of an earlier start, or a new one with the next number."""
         wanted = Trial(max(self.trials, default=-1) + 1, list(overrides), list(swept)).identity

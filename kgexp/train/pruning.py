@@ -3,6 +3,7 @@
 The study is a file that all trials reach, of Optuna's journal; its steps are hundredths of an epoch.
 """
 
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from kgexp.train.note import Note
 from kgexp.world import World
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.pruners import BasePruner
     from optuna.storages import JournalStorage
     from optuna.trial import Trial
@@ -53,27 +55,25 @@ class Pruning:
     def __init__(self, folder: Path, note: Note, world: World) -> None:
         assert note.study is not None and note.pruner is not None
         self._path, self._note, self._world = folder / note.study, note, world
-        self._opened: Trial | None = None
 
     def __call__(self, epoch: float, value: float) -> bool:
         """Reports the objective after so many epochs; True where the trial should end."""
         verdict = None
-        if self._world.rank == 0:
-            trial = self._trial()
+        if self._world.rank == 0 and (trial := self._trial()) is not None:
             trial.report(value, round(100 * epoch))
             verdict = trial.should_prune()
         return bool(self._world.broadcast("whether the trial goes on", verdict))
 
-    def _trial(self) -> "Trial":
-        """The study's view of this trial."""
-        if self._opened is None:
-            assert self._note.pruner is not None
-            package = optuna()
-            study = package.load_study(
-                study_name="kgexp", storage=storage(self._path), pruner=pruner(**self._note.pruner)
-            )
-            self._opened = package.trial.Trial(study, study.trials[self._note.number]._trial_id)
-        return self._opened
+    @cached_property
+    def _study(self) -> "Study":
+        assert self._note.pruner is not None
+        return optuna().load_study(study_name="kgexp", storage=storage(self._path), pruner=pruner(**self._note.pruner))
+
+    def _trial(self) -> "Trial | None":
+        """The study's view of this trial; None once it is over there: somebody continues its run by itself."""
+        trials = optuna().trial
+        known = self._study.get_trials(deepcopy=False)[self._note.number]
+        return trials.Trial(self._study, known._trial_id) if known.state == trials.TrialState.RUNNING else None
 
 
 def pruner(name: str, startup_trials: int, warmup_epochs: float) -> "BasePruner":
