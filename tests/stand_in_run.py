@@ -12,6 +12,7 @@ from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 from kgexp.cli import main
+from kgexp.sweep import processes, sweeper
 from kgexp.train.record import Record
 
 
@@ -60,14 +61,15 @@ def kgexp(
             runs.append((config, Path(folder)))
             return train(config, folder)
 
-        if any(argument == "-m" or argument.startswith("sweep=") for argument in arguments):
-            arguments = (*arguments, "hydra/launcher=basic")  # others start processes, without the stand-in
         monkeypatch.setattr(sys, "argv", ["kgexp", *arguments])
         GlobalHydra.instance().clear()
         capsys.readouterr()
         code = 0
         with monkeypatch.context() as patch:
             patch.setattr(run_module, "run", run)
+            # Other processes would not have the stand-in, and it has nothing to tell Weights & Biases.
+            patch.setattr(processes, "Processes", lambda task, room: processes.InProcess(task))
+            patch.setattr(sweeper, "log_summary", lambda sweep, tracking: None)
             if not any(argument.startswith("sweep=") for argument in arguments):
                 # Hydra composes a first time only to see whether a file asks for a sweep: half of the time.
                 patch.setattr(Hydra, "get_mode", lambda *args, **options: None)

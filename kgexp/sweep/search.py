@@ -62,6 +62,10 @@ class SearchSweeper(SourceSweeper):
             if value not in known:
                 words = f"hydra.sweeper.{name} is {value} but must be {' or '.join(known)}"
                 raise ConfigError(words + meant(value, known))
+        jobs = [] if n_jobs == "auto" else [("n_jobs", n_jobs)]
+        for name, number in [("n_trials", n_trials), *jobs]:
+            if not isinstance(number, int) or number < 1:
+                raise ConfigError(f"hydra.sweeper.{name} is {number} but must be a whole number, at least 1.")
         if pruner != "none" and list(objectives) != ["objective"]:
             kind = "several objectives" if len(objectives) > 1 else "another objective than that of their validations"
             raise ConfigError(f"trials with {kind} cannot be pruned: add hydra.sweeper.pruner=none.")
@@ -77,7 +81,9 @@ class SearchSweeper(SourceSweeper):
     def _source(self, sweep: SweepFolder, overrides: Sequence[Override]) -> "Search":
         if sweep.trials and not (sweep.path / STUDY).is_file():
             raise ConfigError(f"{sweep.path} holds a sweep that is no search: choose another hydra.sweep.dir.")
-        overrides = list({override.get_key_element(): override for override in overrides}.values())  # the last one counts
+        overrides = list(
+            {override.get_key_element(): override for override in overrides}.values()
+        )  # the last one counts
         space = distributions(overrides)
         fixed = [override for override in overrides if not override.is_sweep_override()]
         shared = [f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in fixed]

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from conftest import trials
+from sweeps import trials
 
 from kgexp.errors import ConfigError
 from kgexp.train.note import Note
@@ -49,10 +49,11 @@ def test_a_second_start_runs_what_is_new(kgexp):
     assert strip[2]["values"] == [6.0] and strip[2]["swept"] == ["seed=3"]
 
 
-def test_failed_trials_are_tried_again_and_finished_ones_are_not(kgexp, run_module):
+@pytest.mark.parametrize("launcher", ["local", "basic"])
+def test_failed_trials_are_tried_again_and_finished_ones_are_not(kgexp, run_module, launcher):
     good = run_module.run
     failing(run_module, {1})
-    first = kgexp(*HERE, "seed=0,1,2")
+    first = kgexp(*HERE, "seed=0,1,2", f"hydra/launcher={launcher}")
     assert first.code == 4 and seeds(first) == [0, 1, 2]
     assert first.err.splitlines()[-1] == "error: 1 of 3 trials failed, the first with: cursed: take another."
     assert "failed: trial 1 (seed=1): cursed" in first.out and "1 failed, 2 finished" in first.out

@@ -72,9 +72,9 @@ def test_a_folder_keeps_its_objectives(tmp_path):
 
 
 def test_a_folder_has_one_leader(tmp_path):
-    with open_sweep(tmp_path, ONE):
-        with pytest.raises(ConfigError, match="in use by process"), open_sweep(tmp_path, ONE):
-            pass
+    refused = pytest.raises(ConfigError, match="in use by process")
+    with open_sweep(tmp_path, ONE), refused, open_sweep(tmp_path, ONE):
+        pass
     with open_sweep(tmp_path, ONE):
         pass
 
