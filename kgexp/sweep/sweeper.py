@@ -136,7 +136,7 @@ class Grid:
         for override in overrides:
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 raise ConfigError(
-                    f"a grid cannot try all of {override.input_line}: add hydra/sweeper=optuna to search, or list values."
+                    f"a grid cannot try all {override.input_line}: list values, or add hydra/sweeper=optuna to search."
                 )
         swept = {override.get_key_element() for override in overrides if chosen_among(override) > 1}
         [combinations] = BasicSweeper.split_arguments(list(overrides), None)

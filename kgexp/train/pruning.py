@@ -59,9 +59,9 @@ class Pruning:
     def __call__(self, epoch: float, value: float) -> bool:
         """Reports the objective after so many epochs; True where the trial should end."""
         verdict = None
-        if self._world.rank == 0 and (trial := self._trial()) is not None:
+        if self._world.rank == 0 and self._path.is_file() and (trial := self._trial()) is not None:
             trial.report(value, round(100 * epoch))
-            verdict = trial.should_prune()
+            verdict = bool(trial.should_prune())  # numpy's is no value of JSON
         return bool(self._world.broadcast("whether the trial goes on", verdict))
 
     @cached_property

@@ -83,8 +83,7 @@ def check_wandb(sweeps: Sweeps, known: list[dict]) -> None:
 
 
 def test_numbers_do_not_depend_on_the_launcher_nor_on_stops_and_kills(sweeps, tmp_path_factory):
-    arguments = ("tracking=none", "tracking.every_steps=1", "tracking.progress=none", "model._target_=strange.Slow")
-    arguments = (*arguments, "seed=1,2")
+    arguments = ("tracking=none", "tracking.every_steps=1", "model._target_=strange.Slow", "seed=1,2")
     stopped = sweeps.start(*TWO, *arguments, PAUSE="0.1")
     sweeps.wait_for_steps(stopped, 3, 0, 1)
     stopped.send_signal(signal.SIGTERM)
@@ -105,13 +104,13 @@ def test_numbers_do_not_depend_on_the_launcher_nor_on_stops_and_kills(sweeps, tm
     assert sweeps.gone(5), "trials outlive their sweep"
     assert [trial["status"] for trial in trials(sweeps.folder)] == ["running"] * 2
 
-    finished = sweeps.run(*TWO, *arguments)
+    finished = sweeps.run(*arguments)  # one at a time
     assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("resuming after step") == 2
     for number in (0, 1):
         assert sweeps.steps(number) == sorted(sweeps.steps(number))
-        assert "resuming after step" in (sweeps.place(number) / "console.txt").read_text()
 
-    for launcher, seeds in (("basic", "1,2"), ("joblib", "1,2"), ("local", "2")):
+    for launcher, seeds in (("basic", "1,2"), ("joblib", "1")):
         if launcher == "joblib":
             pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
         other = Sweeps(tmp_path_factory.mktemp(launcher))
