@@ -68,6 +68,7 @@ class Sweeps:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # so that it can be interrupted as by a terminal
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess:

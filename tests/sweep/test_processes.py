@@ -127,6 +127,16 @@ def rows(sweeps: Sweeps, number: int) -> list[dict]:
     return [{k: v for k, v in json.loads(line).items() if "seconds" not in k and k != "time"} for line in lines]
 
 
+def test_an_interrupt_from_the_terminal_reaches_trials_twice_and_stops_them_once(sweeps):
+    started = sweeps.start("tracking=none", "model._target_=strange.Slow", PAUSE="0.1")
+    sweeps.wait_for_steps(started, 2, 0)
+    os.killpg(started.pid, signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130 and "interrupted: saving, then stopping" in err
+    assert trials(sweeps.folder)[0]["status"] == sweeps.result(0)["status"] == "stopped"
+    assert "trial 0 (nothing changed) stopped" in out and sweeps.gone(5)
+
+
 def test_a_trial_may_have_ranks(sweeps):
     done = sweeps.run("tracking=none", "sharding=rowwise", "sharding.ranks=2", "train.steps=8")
     assert done.returncode == 0, done.stderr
