@@ -183,3 +183,17 @@ def test_a_search_without_optuna_says_what_to_install(kgexp, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     outcome = kgexp(*HERE, LR)
     assert outcome.code == 2 and "pip install 'kgexp[sweep]'" in outcome.err
+
+
+@pytest.mark.parametrize("model", ["complex", "rotate"])
+def test_the_searches_that_come_with_kgexp_compose(kgexp, function, model):
+    settings = ("hydra.sweeper.n_trials=2", "hydra.sweeper.sampler=random", "hydra.sweep.dir=s", "tracking=none")
+    outcome = kgexp(f"sweep=search_{model}", *settings, "train.batch_size=77")
+    assert outcome.code == 0, outcome.err
+    for (config, _), chosen in zip(outcome.runs, params(), strict=True):
+        assert "train.batch_size" not in chosen and config["train"]["batch_size"] == 77
+        for key, value in chosen.items():
+            group, _, name = key.partition(".")
+            assert str(config[group][name]) == str(value)
+    assert config["model"]["_target_"].lower().endswith(f".{model}")
+    assert outcome.runs[0][0]["evaluation"]["every_epochs"] == 3
