@@ -9,6 +9,8 @@ import pytest
 from offline_run import read_offline_runs
 from sweeps import Sweeps, trials
 
+from kgexp.train.pruning import storage
+
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")]
 
 TWO = ("hydra.launcher.n_jobs=2",)
@@ -125,6 +127,33 @@ def rows(sweeps: Sweeps, number: int) -> list[dict]:
     """What a trial logged, but for the time that it took."""
     lines = (sweeps.place(number) / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if "seconds" not in k and k != "time"} for line in lines]
+
+
+def test_a_search_that_was_killed_goes_on_and_its_trials_prune_each_other(sweeps):
+    optuna = pytest.importorskip("optuna")
+    settings = ("n_trials=4", "startup_trials=1", "warmup_epochs=0", "sampler=random")
+    arguments = (
+        *(*TWO, "hydra/sweeper=optuna", *(f"hydra.sweeper.{setting}" for setting in settings), "tracking=none"),
+        *("optimizer.lr=tag(log,interval(1e-6,1))", "model._target_=strange.Slow"),
+    )
+    killed = sweeps.start(*arguments, PAUSE="0.1")
+    sweeps.wait_for_steps(killed, 12, 0, 1)
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert sweeps.gone(5)
+    before = [trial["swept"] for trial in trials(sweeps.folder)]
+    done = sweeps.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    known = trials(sweeps.folder)
+    assert len(known) == 4 and [trial["swept"] for trial in known[:2]] == before
+    study = optuna.load_study(study_name="kgexp", storage=storage(sweeps.folder / "study.journal"))
+    states = {"finished": "COMPLETE", "pruned": "PRUNED"}
+    assert [trial.state.name for trial in study.trials] == [states[trial["status"]] for trial in known]
+    assert [f"optimizer.lr={trial.params['optimizer.lr']}" for trial in study.trials] == [t["swept"][0] for t in known]
+    assert study.trials[0].params == {"optimizer.lr": 0.1} and known[0]["values"] == [sweeps.result(0)["objective"]]
+    for trial, found in zip(study.trials, map(sweeps.result, range(4)), strict=True):
+        assert max(trial.intermediate_values) <= round(100 * found["epoch"]) and found["best_step"] in (10, 20, 30, 40)
+        assert (found["step"] == 40) == (found["status"] == "finished")
 
 
 def test_an_interrupt_from_the_terminal_reaches_trials_twice_and_stops_them_once(sweeps):
