@@ -81,9 +81,8 @@ class SearchSweeper(SourceSweeper):
     def _source(self, sweep: SweepFolder, overrides: Sequence[Override]) -> "Search":
         if sweep.trials and not (sweep.path / STUDY).is_file():
             raise ConfigError(f"{sweep.path} holds a sweep that is no search: choose another hydra.sweep.dir.")
-        overrides = list(
-            {override.get_key_element(): override for override in overrides}.values()
-        )  # the last one counts
+        # Of a key that is given twice the last value counts: of the command line, after those of a sweep file.
+        overrides = list({override.get_key_element(): override for override in overrides}.values())
         space = distributions(overrides)
         fixed = [override for override in overrides if not override.is_sweep_override()]
         shared = [f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in fixed]
@@ -94,6 +93,7 @@ class SearchSweeper(SourceSweeper):
             load_if_exists=True,
         )
         check_same(space, study)
+        _check_fixed(sweep, shared, space)
         if self._baseline and not study.trials:
             study.enqueue_trial(within(space, _values(self._config, space)))
         at_a_time = self._room() or getattr(self._launcher, "n_jobs", None) or _AT_A_TIME
@@ -191,6 +191,17 @@ class Search:
     def _trial(self, number: int, params: Mapping[str, Any]) -> Trial:
         chosen = arguments(params)
         return self._sweep.put(number, [*self._shared, *chosen], chosen)
+
+
+def _check_fixed(sweep: SweepFolder, shared: Sequence[str], space: Mapping[str, Any]) -> None:
+    """Raises ConfigError where trials of earlier starts were others for what is not searched."""
+    for trial in sweep.trials.values():
+        keys = space.keys() | {argument.partition("=")[0] for argument in trial.swept}
+        if differing := trial.fixed(keys) ^ Trial(trial.number, list(shared)).fixed(keys):
+            raise ConfigError(
+                f"{sweep.path} holds a search with other arguments ({', '.join(sorted(differing))}), whose trials "
+                "cannot be compared with new ones: give the same, or choose another hydra.sweep.dir."
+            )
 
 
 def _values(config: DictConfig, keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -54,6 +54,11 @@ class Trial:
     def identity(self) -> list[str]:
         """What its numbers depend on."""
         return sorted(o for o in self.overrides if o in self.swept or not o.startswith(_NO_MATTER))
+
+    def fixed(self, swept: Collection[str]) -> set[str]:
+        """Those of its arguments that all trials share and their numbers depend on, but for these keys."""
+        shared = {o for o in self.overrides if o not in self.swept and not o.startswith(_NO_MATTER)}
+        return {argument for argument in shared if argument.partition("=")[0] not in swept}
 
 
 @dataclass

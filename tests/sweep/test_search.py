@@ -73,6 +73,8 @@ def test_a_search_asks_one_after_the_other_and_finds_the_best(kgexp, function):
     assert again.code == 0 and len(again.runs) == 1 and params()[:5] == chosen and len(params()) == 6
     other = kgexp(*HERE, "optimizer.lr=0.1,0.2", "hydra.sweeper.n_trials=9", "hydra.sweeper.pruner=none")
     assert other.code == 2 and "optimizer.lr" in other.err and other.runs == [] and len(states()) == 6
+    fixed = kgexp(*HERE, LR, "seed=4", "train.epochs=9", "hydra.sweeper.n_trials=9", "hydra.sweeper.pruner=none")
+    assert fixed.code == 2 and "other arguments (seed=3, seed=4, train.epochs=9)" in fixed.err and fixed.runs == []
     grid = kgexp("-m", "hydra.sweep.dir=s", "tracking=none", "seed=1,2")
     assert grid.code == 2 and "holds a search" in grid.err
 
