@@ -227,9 +227,10 @@ class _Session:
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save, stop)
-        told = by_first(self._world, "the note of the sweep", lambda: asdict(Note.read(self._path) or Note("", "", 0)))
-        if (note := Note(**told)).study is not None:
-            trainer.judge = Pruning(self._path, note, self._world)
+        note = Note.read(self._path)  # which machines apart do not have
+        told = by_first(self._world, "the note of the sweep", lambda: None if note is None else asdict(note))
+        if told is not None and told["study"] is not None:
+            trainer.judge = Pruning(self._path, Note(**told), self._world)
         self._restore(trainer, graph, tables)
         # What went before takes some ranks longer than others; from here on they wait for each other in collectives.
         self._world.barrier("the start of training")
