@@ -1,6 +1,7 @@
 """One run, from a resolved configuration to `result.json`: load, train, evaluate, record."""
 
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,10 @@ class _Session:
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
         trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save, stop)
-        note = Note.read(self._path) if self._world.rank == 0 else None
-        if self._world.broadcast("whether the run is a trial to prune", note is not None and note.study is not None):
-            trainer.judge = Pruning(self._path, note, self._world)
+        note = Note.read(self._path)  # which machines apart do not have
+        told = by_first(self._world, "the note of the sweep", lambda: None if note is None else asdict(note))
+        if told is not None and told["study"] is not None:
+            trainer.judge = Pruning(self._path, Note(**told), self._world)
         self._restore(trainer, graph, tables)
         # What went before takes some ranks longer than others; from here on they wait for each other in collectives.
         self._world.barrier("the start of training")

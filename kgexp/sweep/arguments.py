@@ -28,7 +28,8 @@ def settled(arguments: Sequence[str]) -> list[str]:
     groups = {o.key_or_group for o in parsed.values() if o.is_sweep_override()} | _of_files(parsed.values())
     for place, override in parsed.items():
         group, dot, _ = override.key_or_group.partition(".")
-        plain = not override.is_sweep_override() and override.get_key_element() == override.key_or_group
+        value = None if override.is_sweep_override() else override.value()  # nor can null be chosen among values
+        plain = value is not None and override.get_key_element() == override.key_or_group
         if dot and plain and group in groups & SCHEMAS.keys():
             given[place] = f"{override.key_or_group}=choice({override.get_value_element_as_str()})"
     return given

@@ -84,11 +84,12 @@ class Batches:
         if not batch:
             time.sleep(seconds)
             return []
-        before = HydraConfig.instance().cfg
+        before, records = HydraConfig.instance().cfg, [_stamp(job) for job in batch]
         try:
             returned = self._launcher.launch([job.overrides for job in batch], batch[0].number)
         except Exception as error:
-            return self._lost(batch, error)
+            begun = [job for job, stamp in zip(batch, records, strict=True) if _stamp(job) != stamp]
+            return self._lost(batch, begun, error)
         finally:
             HydraConfig.instance().cfg = before
             if before is not None:
@@ -104,14 +105,15 @@ class Batches:
     def close(self) -> None:
         """Nothing is left."""
 
-    def _lost(self, batch: Sequence[Job], error: Exception) -> list[Ended]:
+    def _lost(self, batch: Sequence[Job], begun: Sequence[Job], error: Exception) -> list[Ended]:
         """A launcher that dies, as joblib's does with one of its processes: what has not begun waits again."""
         log.error("the launcher failed", exc_info=error)
-        begun = [job for job in batch if Record(job.folder).values]
         if not begun:
             raise KgexpError(f"the launcher cannot start trials ({explain(error)[0]}): see hydra/launcher.") from error
         self._waiting = [job for job in batch if job not in begun] + self._waiting
-        return [Ended(job.number, f"the launcher lost it ({explain(error)[0]}).") for job in begun]
+        words = f"the launcher lost it ({explain(error)[0]})."
+        running = {job.number for job in begun if Record(job.folder).values.get("status") == "running"}
+        return [Ended(job.number, words if job.number in running else None) for job in begun]
 
 
 def pool_of(launcher: Launcher, room: int | None) -> Pool:
@@ -129,7 +131,21 @@ def pool_of(launcher: Launcher, room: int | None) -> Pool:
             f"{type(launcher).__name__} puts runs into other processes than those that were launched: with torchrun "
             "and srun leave hydra/launcher out."
         )
-    return Batches(launcher, room)
+    return Batches(launcher, _at_a_time(launcher) if room is None else room)
+
+
+def _at_a_time(launcher: Launcher) -> int | None:
+    """How many trials a launcher of Hydra's runs at once; None where it is not known."""
+    if type(launcher).__name__ == "BasicLauncher":
+        return 1
+    jobs = getattr(launcher, "joblib", {}).get("n_jobs") or 0
+    return jobs if jobs > 0 else None  # joblib's -1 is all processors
+
+
+def _stamp(job: Job) -> int | None:
+    """When the job's `result.json` was written; None where there is none."""
+    path = job.folder / "result.json"
+    return path.stat().st_mtime_ns if path.is_file() else None
 
 
 def _returned(job: Job, error: str | None) -> JobReturn:

@@ -40,8 +40,8 @@ class LocalLauncher(PoolLauncher):
 
     def __init__(self, n_jobs: int) -> None:
         super().__init__()
-        if n_jobs < 1:
-            raise ConfigError(f"hydra.launcher.n_jobs is {n_jobs} but must be at least 1.")
+        if not isinstance(n_jobs, int) or n_jobs < 1:
+            raise ConfigError(f"hydra.launcher.n_jobs is {n_jobs} but must be a whole number, at least 1.")
         self.n_jobs = n_jobs
 
     def pool(self) -> Pool:
@@ -159,11 +159,18 @@ class Processes:
 def _main(config: DictConfig, task: TaskFunction, pipe: Connection, console: str | None, parent: int) -> None:
     """The process of a trial."""
     die_with(parent)
-    # The terminal interrupts all processes; the sweep tells its trials itself.
+    # The sweep tells its trials to stop, and so may whoever interrupts all processes, as a terminal and Slurm do: what
+    # comes when the run has saved already, or has not begun to listen, must not end it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(signum, lambda signum, frame: None)
     if console is not None:
         _print_to(Path(console))
-    error = error_of(run_composed(config, task))
+    try:
+        error = error_of(run_composed(config, task))
+    finally:
+        for signum in STOP_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)  # Python would give up a handler of its own as it ends
     if error is not None:
         with suppress(BrokenPipeError):
             pipe.send(error)

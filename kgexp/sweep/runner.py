@@ -121,8 +121,8 @@ class Runner:
         """The configuration of a trial, checked; None where it is refused, which is noted."""
         try:
             config = self._composer.compose(trial.number, trial.overrides)
-            trial.folder = trial.folder or folder_name(config)
-            if not holds_run(str(self._sweep.place(trial))):
+            folder = self._sweep.claim(trial, folder_name(config))
+            if not holds_run(str(folder)):
                 with Settled(config):
                     given = given_keys(list(HydraConfig.get().overrides.task))
                     task = config.copy()

@@ -4,16 +4,16 @@ The study is a journal file in the sweep's folder. Trials report to it themselve
 (`kgexp.train.pruning`); the sweep asks it for trials and tells it what became of them.
 """
 
+import os
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from kgexp.errors import ConfigError, SweepError, meant
-from kgexp.sweep.space import arguments, distributions, within
+from kgexp.sweep.space import arguments, check_same, distributions, within
 from kgexp.sweep.sweeper import SourceSweeper
 from kgexp.sweep.trials import SweepFolder, Trial
 from kgexp.train.note import Note
@@ -62,8 +62,13 @@ class SearchSweeper(SourceSweeper):
             if value not in known:
                 words = f"hydra.sweeper.{name} is {value} but must be {' or '.join(known)}"
                 raise ConfigError(words + meant(value, known))
-        if pruner != "none" and len(objectives) > 1:
-            raise ConfigError("trials with several objectives cannot be pruned: add hydra.sweeper.pruner=none.")
+        jobs = [] if n_jobs == "auto" else [("n_jobs", n_jobs)]
+        for name, number in [("n_trials", n_trials), *jobs]:
+            if not isinstance(number, int) or number < 1:
+                raise ConfigError(f"hydra.sweeper.{name} is {number} but must be a whole number, at least 1.")
+        if pruner != "none" and list(objectives) != ["objective"]:
+            kind = "several objectives" if len(objectives) > 1 else "another objective than that of their validations"
+            raise ConfigError(f"trials with {kind} cannot be pruned: add hydra.sweeper.pruner=none.")
         self._n_trials, self._n_jobs, self._baseline = n_trials, n_jobs, baseline
         self._sampler, self._seed = sampler, seed
         settings = {"name": pruner, "startup_trials": startup_trials, "warmup_epochs": warmup_epochs}
@@ -77,6 +82,10 @@ class SearchSweeper(SourceSweeper):
         return of_launcher if of_launcher > 0 else _AT_A_TIME
 
     def _source(self, sweep: SweepFolder, overrides: Sequence[Override]) -> "Search":
+        if sweep.trials and not (sweep.path / STUDY).is_file():
+            raise ConfigError(f"{sweep.path} holds a sweep that is no search: choose another hydra.sweep.dir.")
+        # Of a key that is given twice the last value counts: of the command line, after those of a sweep file.
+        overrides = list({override.get_key_element(): override for override in overrides}.values())
         space = distributions(overrides)
         fixed = [override for override in overrides if not override.is_sweep_override()]
         shared = [f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in fixed]
@@ -86,6 +95,8 @@ class SearchSweeper(SourceSweeper):
             directions=list(sweep.objectives.values()),
             load_if_exists=True,
         )
+        check_same(space, study)
+        _check_fixed(sweep, shared, space)
         if self._baseline and not study.trials:
             study.enqueue_trial(within(space, _values(self._config, space)))
         return Search(sweep, study, space, shared, self._n_trials, self._room(), self._make_sampler, self._pruner)
@@ -136,14 +147,14 @@ class Search:
         self.planned: list[Trial] = []
         self._sampler, self._pruner = sampler, pruner
         running = optuna().trial.TrialState.RUNNING
-        self._again = [self._trial(t.number, t.params) for t in study.trials if t.state == running]
+        self._again = [t.number for t in study.trials if t.state == running]
         self._given = 0
 
     def next(self, room: int | None) -> list[Trial]:
         """First those that an earlier start left behind, then new ones."""
         free = self._at_a_time - self._given
         free = free if room is None else min(free, room)
-        trials = [self._again.pop(0) for _ in range(min(free, len(self._again)))]
+        trials = [self._asked_before(self._again.pop(0)) for _ in range(min(free, len(self._again)))]
         while len(trials) < free and (number := self._asked()) < self.total:
             self._study.sampler = self._sampler(number)
             asked = self._study.ask(self._space)
@@ -155,7 +166,8 @@ class Search:
         """With the way to the study where trials are pruned."""
         if self._pruner is None:
             return Note(self._sweep.name, trial.label, trial.number)
-        return Note(self._sweep.name, trial.label, trial.number, str(Path("..", STUDY)), self._pruner)
+        study = os.path.relpath(self._sweep.path / STUDY, self._sweep.place(trial))
+        return Note(self._sweep.name, trial.label, trial.number, study, self._pruner)
 
     def tell(self, trial: Trial) -> None:
         """The study learns from it."""
@@ -170,9 +182,29 @@ class Search:
         waiting = optuna().trial.TrialState.WAITING
         return sum(trial.state != waiting for trial in self._study.get_trials(deepcopy=False))
 
+    def _asked_before(self, number: int) -> Trial:
+        """A trial of an earlier start; what that had no time to choose is chosen now."""
+        params = self._study.trials[number].params
+        if missing := {key: one for key, one in self._space.items() if key not in params}:
+            self._study.sampler = self._sampler(number)
+            asked = optuna().trial.Trial(self._study, self._study.trials[number]._trial_id)
+            params |= {key: asked._suggest(key, distribution) for key, distribution in missing.items()}
+        return self._trial(number, params)
+
     def _trial(self, number: int, params: Mapping[str, Any]) -> Trial:
         chosen = arguments(params)
         return self._sweep.put(number, [*self._shared, *chosen], chosen)
+
+
+def _check_fixed(sweep: SweepFolder, shared: Sequence[str], space: Mapping[str, Any]) -> None:
+    """Raises ConfigError where trials of earlier starts were others for what is not searched."""
+    for trial in sweep.trials.values():
+        keys = space.keys() | {argument.partition("=")[0] for argument in trial.swept}
+        if differing := trial.fixed(keys) ^ Trial(trial.number, list(shared)).fixed(keys):
+            raise ConfigError(
+                f"{sweep.path} holds a search with other arguments ({', '.join(sorted(differing))}), whose trials "
+                "cannot be compared with new ones: give the same, or choose another hydra.sweep.dir."
+            )
 
 
 def _values(config: DictConfig, keys: Mapping[str, Any]) -> dict[str, Any]:

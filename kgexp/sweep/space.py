@@ -5,13 +5,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from kgexp.errors import ConfigError
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.distributions import BaseDistribution
 
 
@@ -30,6 +33,21 @@ def distributions(overrides: Sequence[Override]) -> "dict[str, BaseDistribution]
     return space
 
 
+def check_same(space: "Mapping[str, BaseDistribution]", study: "Study") -> None:
+    """Raises ConfigError where the space differs from the study's so that the study cannot go on."""
+    from optuna.distributions import check_distribution_compatibility
+
+    for trial in study.get_trials(deepcopy=False):
+        for key in space.keys() & trial.distributions.keys():
+            try:
+                check_distribution_compatibility(trial.distributions[key], space[key])
+            except ValueError as error:
+                raise ConfigError(
+                    f"the search has chosen {key} from other values so far: give those again (intervals may change), "
+                    "or choose another hydra.sweep.dir."
+                ) from error
+
+
 def arguments(params: Mapping[str, Any]) -> list[str]:
     """Chosen values as command-line arguments; numbers are written in full."""
     return [f"{key}={value}" for key, value in params.items()]
@@ -43,8 +61,10 @@ def within(space: "Mapping[str, BaseDistribution]", values: Mapping[str, Any]) -
     for key, distribution in space.items():
         value = values.get(key)
         if isinstance(distribution, CategoricalDistribution):
-            if str(value) in distribution.choices:
-                found[key] = str(value)
+            for choice in distribution.choices:
+                meant = OverridesParser.create().parse_override(f"{key}={choice}").value()
+                if meant == value and isinstance(meant, bool) == isinstance(value, bool):
+                    found[key] = choice
         elif isinstance(value, (int, float)) and distribution._contains(distribution.to_internal_repr(value)):
             found[key] = value
     return found
@@ -60,13 +80,17 @@ def _distribution(override: Override) -> "BaseDistribution":
             log = "log" in sweep.tags
             low, high = sweep.start, sweep.end
             assert low is not None and high is not None
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise ValueError("it has no end")
             if isinstance(low, int) and isinstance(high, int):
                 return IntDistribution(low, high, log=log)
             return FloatDistribution(float(low), float(high), log=log)
         if isinstance(sweep, RangeSweep):
             start, stop, step = sweep.start, sweep.stop, sweep.step
             assert start is not None and stop is not None
-            last = start + (math.ceil((stop - start) / step) - 1) * step  # `stop` itself is left out
+            # In decimals, as they were written: 3 * 0.3 is 0.9. `stop` itself is left out.
+            first, end, by = (Decimal(str(value)) for value in (start, stop, step))
+            last = first + (math.ceil((end - first) / by) - 1) * by
             if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
                 return IntDistribution(int(start), int(last), step=int(step))
             return FloatDistribution(float(start), float(last), step=float(step))

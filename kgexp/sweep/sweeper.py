@@ -25,6 +25,7 @@ from kgexp.sweep.runner import Runner, Source
 from kgexp.sweep.summary import closing_words, log_summary
 from kgexp.sweep.trials import OVER, SweepFolder, Trial, open_sweep
 from kgexp.train.note import Note
+from kgexp.train.pruning import STUDY
 from kgexp.train.signals import StopSignal
 
 DIRECTIONS = ("maximize", "minimize")
@@ -133,6 +134,13 @@ class Grid:
 
     def __init__(self, sweep: SweepFolder, overrides: Sequence[Override]) -> None:
         self._sweep = sweep
+        if (sweep.path / STUDY).is_file():
+            raise ConfigError(f"{sweep.path} holds a search: choose another hydra.sweep.dir.")
+        for override in overrides:
+            if override.is_sweep_override() and not override.is_discrete_sweep():
+                raise ConfigError(
+                    f"a grid cannot try all {override.input_line}: list values, or add hydra/sweeper=optuna to search."
+                )
         swept = {override.get_key_element() for override in overrides if chosen_among(override) > 1}
         [combinations] = BasicSweeper.split_arguments(list(overrides), None)
         trials = {}

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,6 +57,11 @@ class Trial:
         """What its numbers depend on."""
         return sorted(o for o in self.overrides if o in self.swept or not o.startswith(_NO_MATTER))
 
+    def fixed(self, swept: Collection[str]) -> set[str]:
+        """Those of its arguments that all trials share and their numbers depend on, but for these keys."""
+        shared = {o for o in self.overrides if o not in self.swept and not o.startswith(_NO_MATTER)}
+        return {argument for argument in shared if argument.partition("=")[0] not in swept}
+
 
 @dataclass
 class SweepFolder:
@@ -83,6 +88,18 @@ class SweepFolder:
         """The folder of a trial that has one."""
         assert trial.folder is not None
         return self.path / trial.folder
+
+    def claim(self, trial: Trial, name: str) -> Path:
+        """Gives a trial that has no folder the one of this name. Raises ConfigError where that is another trial's."""
+        if trial.folder is None:
+            for other in self.trials.values():
+                if other.folder == name:
+                    raise ConfigError(
+                        f"its folder {name} is that of trial {other.number}: give hydra.sweep.subdir what tells trials "
+                        "apart, such as ${hydra.job.num}."
+                    )
+            trial.folder = name
+        return self.place(trial)
 
     def add(self, overrides: Sequence[str], swept: Sequence[str]) -> Trial:
         """The trial with these arguments: the one of an earlier start, or a new one with the next number."""

@@ -3,6 +3,7 @@
 The study is a file that all trials reach, of Optuna's journal; its steps are hundredths of an epoch.
 """
 
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from kgexp.train.note import Note
 from kgexp.world import World
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.pruners import BasePruner
     from optuna.storages import JournalStorage
     from optuna.trial import Trial
@@ -50,34 +52,28 @@ class Pruning:
         world: rank 0 reports and decides for all.
     """
 
-    def __init__(self, folder: Path, note: Note | None, world: World) -> None:
-        self._folder, self._note, self._world = folder, note, world
-        self._opened: Trial | None = None
-        self._over = False
+    def __init__(self, folder: Path, note: Note, world: World) -> None:
+        assert note.study is not None and note.pruner is not None
+        self._path, self._note, self._world = folder / note.study, note, world
 
     def __call__(self, epoch: float, value: float) -> bool:
         """Reports the objective after so many epochs; True where the trial should end."""
         verdict = None
-        if self._world.rank == 0:
-            trial = self._trial()
-            if trial is not None:
-                trial.report(value, round(100 * epoch))
-            verdict = trial is not None and trial.should_prune()
+        if self._world.rank == 0 and self._path.is_file() and (trial := self._trial()) is not None:
+            trial.report(value, round(100 * epoch))
+            verdict = bool(trial.should_prune())  # numpy's is no value of JSON
         return bool(self._world.broadcast("whether the trial goes on", verdict))
 
+    @cached_property
+    def _study(self) -> "Study":
+        assert self._note.pruner is not None
+        return optuna().load_study(study_name="kgexp", storage=storage(self._path), pruner=pruner(**self._note.pruner))
+
     def _trial(self) -> "Trial | None":
-        """The study's view of this trial; None where the study is through with it, and a user goes on."""
-        if self._opened is None and not self._over:
-            note = self._note
-            assert note is not None and note.study is not None and note.pruner is not None
-            package = optuna()
-            file = storage(self._folder / note.study)
-            study = package.load_study(study_name="kgexp", storage=file, pruner=pruner(**note.pruner))
-            trial = study.trials[note.number]
-            self._over = trial.state.is_finished()
-            if not self._over:
-                self._opened = package.trial.Trial(study, trial._trial_id)
-        return self._opened
+        """The study's view of this trial; None once it is over there: somebody continues its run by itself."""
+        trials = optuna().trial
+        known = self._study.get_trials(deepcopy=False)[self._note.number]
+        return trials.Trial(self._study, known._trial_id) if known.state == trials.TrialState.RUNNING else None
 
 
 def pruner(name: str, startup_trials: int, warmup_epochs: float) -> "BasePruner":

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kgexp.errors import ConfigError, NonFiniteError
-from kgexp.train.record import Record
 
 BAD = [
     # arguments, words of the sentence
@@ -106,22 +105,6 @@ def test_interrupts_and_stop_signals_have_their_exit_codes(kgexp, run_module, st
     run_module.run = run
     outcome = kgexp()
     assert outcome.code == code and "Traceback" not in outcome.err
-
-
-def test_every_run_of_a_sweep_has_its_turn_though_one_fails(kgexp, run_module):
-    def run(config, folder):
-        if config["seed"] == 1:
-            raise ConfigError("seed 1 is cursed: take another.")
-        Record(Path(folder)).update(status="finished", objective=0.5)
-        return 0.5
-
-    run_module.run = run
-    outcome = kgexp("-m", "seed=0,1,2")
-    assert outcome.code == 4
-    assert [config["seed"] for config, _ in outcome.runs] == [0, 1, 2]
-    assert "error: run 1: seed 1 is cursed: take another.\n" in outcome.err
-    last = "error: 1 of 3 trials failed, the first with: seed 1 is cursed: take another.\n"
-    assert outcome.err.endswith(last) and "Traceback" not in outcome.err
 
 
 def test_the_log_file_holds_what_is_logged_and_the_console_does_not(kgexp, run_module):

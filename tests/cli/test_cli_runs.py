@@ -7,7 +7,6 @@ import pytest
 
 from kgexp.errors import ConfigError
 from kgexp.resume import load, merge
-from kgexp.train.record import Record
 
 
 def record(folder: Path) -> bytes:
@@ -99,15 +98,6 @@ def test_auto_starts_what_is_not_there_and_continues_what_is(kgexp):
     first, again = kgexp(*arguments), kgexp(*arguments)
     assert (first.code, again.code) == (0, 0)
     assert first.runs[0][0] == again.runs[0][0]
-
-
-def test_a_sweep_that_is_started_again_continues_its_runs(kgexp, tmp_path):
-    arguments = ("-m", "hydra.sweep.dir=sweep", "seed=0,1")
-    first = kgexp(*arguments)
-    Record(tmp_path / "sweep" / "1-complex-none").update(status="stopped")
-    again = kgexp(*arguments)
-    assert [run[0]["seed"] for run in first.runs] == [0, 1]
-    assert again.runs == [({**first.runs[1][0], "resume": "auto"}, first.runs[1][1])]
 
 
 @pytest.mark.parametrize("extra", ["-m", "hydra.run.dir=elsewhere"])
