@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from kgexp import resume
 from kgexp.check import check, resolved, without_leftovers
 from kgexp.config import config_dir
-from kgexp.errors import RankError
+from kgexp.errors import KgexpError, RankError
 from kgexp.explain import explain
 from kgexp.ranks import follow, is_led, launched, leading, start
 from kgexp.sweep import plugins
@@ -65,7 +65,14 @@ def task(cfg: DictConfig) -> float | None:
             raise RankError(f"rank 0 ended with code {code}: see its log.")
         return None
     with leading(launch):
-        return _task(cfg)
+        try:
+            return _task(cfg)
+        except SystemExit as stop:
+            settings = HydraConfig.get()
+            if settings.mode != RunMode.MULTIRUN or "joblib" not in str(settings.launcher.get("_target_")):
+                raise
+            # In one of joblib's processes this would end those beside it, too.
+            raise KgexpError(f"the run was stopped by a signal (code {stop.code}); it has saved.") from stop
 
 
 def _task(cfg: DictConfig) -> float | None:
@@ -91,7 +98,7 @@ def _run(cfg: DictConfig) -> float | None:
     composed = without_leftovers(resolved(cfg), resume.given_keys(overrides))
     if (note := Note.read(Path(folder))) is not None:
         composed = note.applied(composed) | {"resume": composed["resume"] or "auto"}
-    if settings.mode == RunMode.MULTIRUN:
+    if settings.mode == RunMode.MULTIRUN and not is_led():
         settle(Path(settings.sweep.dir), settings.launcher.get("n_jobs") or 1)
     if resume.continues(composed["resume"], folder):
         config = check(resume.merge(resume.load(folder), composed, overrides))

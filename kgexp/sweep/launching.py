@@ -15,6 +15,8 @@ from omegaconf import DictConfig
 from kgexp.errors import ConfigError, KgexpError
 from kgexp.explain import explain
 from kgexp.sweep.job import Composer, Ended, Job, Pool, error_of, folder_name
+from kgexp.sweep.slots import at_a_time
+from kgexp.train.note import Note
 from kgexp.train.record import Record
 
 log = logging.getLogger("kgexp")
@@ -44,6 +46,7 @@ class PoolLauncher(Launcher):  # type: ignore[misc]
         for number, overrides in enumerate(job_overrides, initial_job_idx):
             config = composer.compose(number, overrides)
             folder = Path(config.hydra.sweep.dir, folder_name(config))
+            Note("/".join(folder.parent.absolute().parts[-2:]), " ".join(overrides), number).write(folder)
             jobs.append(Job(number, list(overrides), config, folder))
         errors: dict[int, str | None] = {}
         pool = self.pool()
@@ -138,8 +141,8 @@ def _at_a_time(launcher: Launcher) -> int | None:
     """How many trials a launcher of Hydra's runs at once; None where it is not known."""
     if type(launcher).__name__ == "BasicLauncher":
         return 1
-    jobs = getattr(launcher, "joblib", {}).get("n_jobs") or 0
-    return jobs if jobs > 0 else None  # joblib's -1 is all processors
+    jobs = getattr(launcher, "joblib", {}).get("n_jobs")
+    return None if jobs is None else at_a_time(jobs)
 
 
 def _stamp(job: Job) -> int | None:

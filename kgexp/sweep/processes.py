@@ -29,6 +29,8 @@ from kgexp.train.signals import STOP_SIGNALS
 
 #: Where a trial writes what it would print, where several print at a time.
 CONSOLE = "console.txt"
+#: Characters of an error that a process tells.
+_SAID = 4000
 
 
 class LocalLauncher(PoolLauncher):
@@ -173,7 +175,7 @@ def _main(config: DictConfig, task: TaskFunction, pipe: Connection, console: str
             signal.signal(signum, signal.SIG_IGN)  # Python would give up a handler of its own as it ends
     if error is not None:
         with suppress(BrokenPipeError):
-            pipe.send(error)
+            pipe.send(error[:_SAID])  # what is longer would wait for somebody to read it
     sys.exit(0 if error is None else 1)
 
 
@@ -197,7 +199,8 @@ def _last_words(child: _Child) -> str | None:
         return said
     if code < 0:
         hint = ", as the system does when memory runs out" if -code == signal.SIGKILL else ""
-        return f"the trial's process was killed by signal {-code} ({signal.Signals(-code).name}){hint}."
+        name = f" ({signal.Signals(-code).name})" if -code in list(signal.Signals) else ""
+        return f"the trial's process was killed by signal {-code}{name}{hint}."
     return f"the trial's process ended with code {code} without a word."
 
 

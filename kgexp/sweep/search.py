@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from kgexp.errors import ConfigError, SweepError, meant
+from kgexp.sweep.slots import at_a_time
 from kgexp.sweep.space import arguments, check_same, distributions, within
 from kgexp.sweep.sweeper import SourceSweeper
 from kgexp.sweep.trials import SweepFolder, Trial
@@ -66,8 +67,9 @@ class SearchSweeper(SourceSweeper):
         for name, number in [("n_trials", n_trials), *jobs]:
             if not isinstance(number, int) or number < 1:
                 raise ConfigError(f"hydra.sweeper.{name} is {number} but must be a whole number, at least 1.")
-        if pruner != "none" and list(objectives) != ["objective"]:
-            kind = "several objectives" if len(objectives) > 1 else "another objective than that of their validations"
+        if pruner != "none" and list(self._objectives) != ["objective"]:
+            several = len(self._objectives) > 1
+            kind = "several objectives" if several else "another objective than that of their validations"
             raise ConfigError(f"trials with {kind} cannot be pruned: add hydra.sweeper.pruner=none.")
         self._n_trials, self._n_jobs, self._baseline = n_trials, n_jobs, baseline
         self._sampler, self._seed = sampler, seed
@@ -78,8 +80,7 @@ class SearchSweeper(SourceSweeper):
         """Trials at a time."""
         if self._n_jobs != "auto":
             return int(self._n_jobs)
-        of_launcher = int(self._config.hydra.launcher.get("n_jobs") or _AT_A_TIME)
-        return of_launcher if of_launcher > 0 else _AT_A_TIME
+        return at_a_time(self._config.hydra.launcher.get("n_jobs") or _AT_A_TIME)
 
     def _source(self, sweep: SweepFolder, overrides: Sequence[Override]) -> "Search":
         if sweep.trials and not (sweep.path / STUDY).is_file():
@@ -108,12 +109,13 @@ class SearchSweeper(SourceSweeper):
             return samplers.TPESampler(seed=seed, n_startup_trials=10)
         if self._sampler == "random":
             return samplers.RandomSampler(seed=seed)
-        return samplers.NSGAIISampler(seed=seed)
+        # Generations of a size that lets a search have several.
+        return samplers.NSGAIISampler(seed=seed, population_size=max(2, min(50, self._n_trials // 5)))
 
-    def _judge(self, sweep: SweepFolder) -> None:
+    def _judge(self, trials: Sequence[Trial]) -> None:
         """Single failures are what a search learns from."""
-        if not any(trial.values is not None for trial in sweep.trials.values()):
-            super()._judge(sweep)
+        if not any(trial.values is not None for trial in trials):
+            super()._judge(trials)
             raise SweepError("no trial has finished.")
 
 
@@ -130,6 +132,8 @@ class Search:
         sampler: makes the sampler of a trial out of its number.
         pruner: name and settings of the pruner, for the trials; None prunes none.
     """
+
+    wants_values = True
 
     def __init__(
         self,
@@ -170,8 +174,10 @@ class Search:
         return Note(self._sweep.name, trial.label, trial.number, study, self._pruner)
 
     def tell(self, trial: Trial) -> None:
-        """The study learns from it."""
+        """The study learns from it; one that was stopped is left for the next start."""
         self._given -= 1
+        if trial.status == "stopped":
+            return
         states = optuna().trial.TrialState
         state = {"finished": states.COMPLETE, "pruned": states.PRUNED}.get(trial.status, states.FAIL)
         values = trial.values if state == states.COMPLETE else None

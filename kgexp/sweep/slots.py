@@ -35,8 +35,7 @@ def settle(folder: Path, slots: int) -> int:
         KgexpError: all are taken.
     """
     global _held
-    if slots < 0:
-        slots = len(usable_cpus()) + 1 + slots
+    slots = at_a_time(slots)
     if slots <= 1:
         return 0
     if _held is None:
@@ -46,6 +45,11 @@ def settle(folder: Path, slots: int) -> int:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         _held = slot, slots
     return _held[0]
+
+
+def at_a_time(jobs: int) -> int:
+    """How many trials `n_jobs` of a launcher means; -1 is one a processor, as joblib has it."""
+    return jobs if jobs > 0 else max(1, len(usable_cpus()) + 1 + jobs)
 
 
 def part(things: Sequence[_T], slot: int, slots: int) -> list[_T]:

@@ -35,6 +35,10 @@ _ENDED = (
     *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
 )
 _HANDLE = "slurm:"
+#: Jobs of an array at most: Slurm takes 1,000 unless it is told otherwise.
+_ARRAY = 500
+#: Seconds before a command of Slurm's is tried again.
+_PAUSES = (5, 20, 60, 180)
 #: Arguments of the launcher that submitit knows under the same name for every kind of cluster.
 _COMMON = ("timeout_min", "cpus_per_task", "gpus_per_node", "tasks_per_node", "mem_gb", "nodes", "name")
 
@@ -69,7 +73,7 @@ class SlurmLauncher(PoolLauncher):
                 folder=self._folder, cluster="slurm", slurm_max_num_timeout=self._max_num_timeout
             )
             executor.update_parameters(**self._settings)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError, NameError) as error:
             raise ConfigError(f"hydra/launcher=slurm: {' '.join(str(error).split())}") from error
         assert self.task_function is not None
         return SlurmPool(executor, self._folder, self.task_function)
@@ -130,29 +134,49 @@ class SlurmPool:
         self._looked = -_LOOK
 
     def submit(self, jobs: Sequence[Job]) -> dict[int, str]:
-        """Submits jobs, as an array where there are several; those that an earlier start left in the queue stay."""
+        """Submits jobs, as arrays where there are several; those that an earlier start left in the queue stay."""
         from submitit import SlurmJob
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        queue = self._queue() if any(job.handle for job in jobs) else {}
+        queue = self._asked_until_it_answers() if any(job.handle for job in jobs) else {}
         fresh = []
         for job in jobs:
             known = (job.handle or "").removeprefix(_HANDLE)
-            if queue is None or queue.get(known, "COMPLETED") in _ENDED:
+            if queue.get(known, "COMPLETED") in _ENDED:
                 fresh.append(job)
             else:
                 self._jobs.append(_Submitted(job.number, SlurmJob(folder=self._folder, job_id=known)))
-        trials = [SlurmTrial(job.config, self._task) for job in fresh]
-        try:
-            with _outside_of_jobs():
-                if len(trials) == 1:
-                    made = [self._executor.submit(trials[0])]
-                else:
-                    made = self._executor.submit_array(trials) if trials else []
-        except (FailedJobError, FailedSubmissionError, OSError) as error:
-            raise KgexpError(f"Slurm did not take the job: {_sentence(error)}") from error
-        self._jobs += [_Submitted(job.number, one) for job, one in zip(fresh, made, strict=True)]
+        for first in range(0, len(fresh), _ARRAY):
+            some = fresh[first : first + _ARRAY]
+            made = self._submitted([SlurmTrial(job.config, self._task) for job in some])
+            self._jobs += [_Submitted(job.number, one) for job, one in zip(some, made, strict=True)]
         return {entry.number: f"{_HANDLE}{entry.job.job_id}" for entry in self._jobs}
+
+    def _submitted(self, trials: Sequence[SlurmTrial]) -> "Sequence[SubmittedJob[Any]]":
+        """Jobs of trials; a controller that is busy or starts anew is given some minutes."""
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        for pause in (*_PAUSES, None):
+            try:
+                with _outside_of_jobs():
+                    if len(trials) == 1:
+                        return [self._executor.submit(trials[0])]
+                    made: Sequence[SubmittedJob[Any]] = self._executor.submit_array(trials)
+                    return made
+            except (FailedJobError, FailedSubmissionError, OSError, subprocess.SubprocessError) as error:
+                if pause is None:
+                    raise KgexpError(f"Slurm did not take the job: {_sentence(error)}") from error
+                log.warning("Slurm did not take the job (%s): trying again in %d s", _sentence(error), pause)
+                time.sleep(pause)
+        raise AssertionError
+
+    def _asked_until_it_answers(self) -> Mapping[str, str]:
+        """The queue. Who took silence for an empty one would submit again what is running."""
+        for pause in (*_PAUSES, None):
+            if (queue := self._queue()) is not None:
+                return queue
+            if pause is not None:
+                time.sleep(pause)
+        raise KgexpError("squeue does not answer, so nobody knows which trials are running: see whether Slurm is up.")
 
     def wait(self, seconds: float) -> list[Ended]:
         """Looks for results, and into the queue for jobs that ended without one."""

@@ -6,8 +6,11 @@ from typing import Any
 
 from kgexp.sweep.trials import SweepFolder
 
+#: Failures that are listed at the end.
+_SHOWN = 10
 
-def closing_words(sweep: SweepFolder, sync: str | None) -> str:
+
+def closing_words(sweep: SweepFolder) -> str:
     """How many trials came to which end, the best of them, and what to do next."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(sweep.counts.items()))
     lines = [f"sweep of {len(sweep.trials)} trials: {counts}"]
@@ -18,12 +21,11 @@ def closing_words(sweep: SweepFolder, sync: str | None) -> str:
         value, best = pick(ranked, key=lambda pair: pair[0])
         name = sweep.result(best).get("objective_name") if key == "objective" else key
         lines.append(f"best: trial {best.number} ({best.label or 'nothing changed'}), {name} {value:.4f}")
-    for trial in sweep.trials.values():
-        if trial.status == "failed":
-            lines.append(f"failed: trial {trial.number} ({trial.label}): {trial.error}")
+    failed = [trial for trial in sweep.trials.values() if trial.status == "failed"]
+    lines += [f"failed: trial {trial.number} ({trial.label}): {trial.error}" for trial in failed[:_SHOWN]]
+    if len(failed) > _SHOWN:
+        lines.append(f"failed: {len(failed) - _SHOWN} more")
     lines.append(f"report: python -m kgexp.tools.report {shlex.quote(str(sweep.path))}")
-    if sync is not None:
-        lines.append(f"upload to Weights & Biases: {sync}")
     return "\n".join(lines)
 
 

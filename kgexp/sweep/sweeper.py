@@ -14,8 +14,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from kgexp.check import resolved
 from kgexp.errors import ConfigError, SweepError
+from kgexp.explain import explain
 from kgexp.protocol import LOWER_IS_BETTER
 from kgexp.resume import continues
 from kgexp.sweep.arguments import chosen_among
@@ -41,7 +41,10 @@ class SourceSweeper(Sweeper):  # type: ignore[misc]
 
     def __init__(self, params: Mapping[str, Any] | None, objectives: Mapping[str, str]) -> None:
         self._params = dict(params or {})
-        self._objectives = {str(key): str(direction) for key, direction in objectives.items()}
+        # Null takes a key away: Hydra adds those of the command line to the file's.
+        self._objectives = {str(key): str(direction) for key, direction in objectives.items() if direction is not None}
+        if not self._objectives:
+            raise ConfigError("hydra.sweeper.objectives is empty: name a key of result.json.")
         for key, direction in self._objectives.items():
             if direction not in (*DIRECTIONS, *(["auto"] if key == "objective" else [])):
                 raise ConfigError(
@@ -82,11 +85,9 @@ class SourceSweeper(Sweeper):  # type: ignore[misc]
             Runner(sweep, composer, pool, stop, lambda line: print(line, flush=True)).run(source)
             if stop.requested is not None:
                 stop.finish()
-            with Settled(self._config):
-                tracking = resolved(OmegaConf.create({"tracking": self._config.tracking, "name": self._config.name}))
-            sync = log_summary(sweep, tracking["tracking"])
-            print(closing_words(sweep, sync), flush=True)
-            self._judge(sweep)
+            print(closing_words(sweep), flush=True)
+            self._track(sweep)
+            self._judge(source.planned or list(sweep.trials.values()))
         values = [trial.values[0] for trial in sweep.trials.values() if trial.values is not None]
         best = max if next(iter(sweep.objectives.values())) == "maximize" else min
         return best(values, default=None)
@@ -105,11 +106,26 @@ class SourceSweeper(Sweeper):  # type: ignore[misc]
         """Trials at a time that a launcher is given which takes them by the batch; None for no limit."""
         return None
 
-    def _judge(self, sweep: SweepFolder) -> None:
+    def _judge(self, trials: Sequence[Trial]) -> None:
         """Raises SweepError where the sweep as a whole has failed."""
-        failed = [trial for trial in sweep.trials.values() if trial.status == "failed"]
+        failed = [trial for trial in trials if trial.status == "failed"]
         if failed:
-            raise SweepError(f"{len(failed)} of {len(sweep.trials)} trials failed, the first with: {failed[0].error}")
+            raise SweepError(f"{len(failed)} of {len(trials)} trials failed, the first with: {failed[0].error}")
+        if left := sum(trial.status not in OVER for trial in trials):
+            raise SweepError(f"{left} of {len(trials)} trials were stopped: the same command goes on with them.")
+
+    def _track(self, sweep: SweepFolder) -> None:
+        """Leaves the table at Weights & Biases; that this fails is no reason for the sweep to fail."""
+        try:
+            with Settled(self._config):
+                tracking = OmegaConf.to_container(self._config.tracking, resolve=True)
+            assert isinstance(tracking, dict)
+            sync = log_summary(sweep, {str(key): value for key, value in tracking.items()})
+        except Exception as error:
+            print(f"Weights & Biases has no table of the sweep: {explain(error)[0]}", flush=True)
+        else:
+            if sync is not None:
+                print(f"upload to Weights & Biases: {sync}", flush=True)
 
     def _opening_words(self, sweep: SweepFolder, source: Source) -> str:
         over = sum(trial.status in OVER for trial in sweep.trials.values())
@@ -132,6 +148,8 @@ class Grid:
         overrides: of the command line, swept ones among them.
     """
 
+    wants_values = False
+
     def __init__(self, sweep: SweepFolder, overrides: Sequence[Override]) -> None:
         self._sweep = sweep
         if (sweep.path / STUDY).is_file():
@@ -150,7 +168,7 @@ class Grid:
             )
             trials[trial.number] = trial
         self.planned = list(trials.values())
-        self.total = len(sweep.trials)
+        self.total = len(self.planned)
         self._left = list(self.planned)
 
     def next(self, room: int | None) -> list[Trial]:

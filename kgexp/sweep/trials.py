@@ -53,9 +53,9 @@ class Trial:
         return " ".join(_LONG_NUMBER.sub(lambda number: f"{float(number[0]):.4g}", one) for one in self.swept)
 
     @property
-    def identity(self) -> list[str]:
+    def identity(self) -> tuple[str, ...]:
         """What its numbers depend on."""
-        return sorted(o for o in self.overrides if o in self.swept or not o.startswith(_NO_MATTER))
+        return tuple(sorted(o for o in self.overrides if o in self.swept or not o.startswith(_NO_MATTER)))
 
     def fixed(self, swept: Collection[str]) -> set[str]:
         """Those of its arguments that all trials share and their numbers depend on, but for these keys."""
@@ -78,6 +78,7 @@ class SweepFolder:
     objectives: dict[str, str]
     trials: dict[int, Trial] = field(default_factory=dict)
     wandb_id: str | None = None
+    _numbers: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -91,6 +92,8 @@ class SweepFolder:
 
     def claim(self, trial: Trial, name: str) -> Path:
         """Gives a trial that has no folder the one of this name. Raises ConfigError where that is another trial's."""
+        if trial.folder not in (None, name):
+            raise ConfigError(f"its folder was {trial.folder} so far, not {name}: leave hydra.sweep.subdir as it was.")
         if trial.folder is None:
             for other in self.trials.values():
                 if other.folder == name:
@@ -103,9 +106,11 @@ class SweepFolder:
 
     def add(self, overrides: Sequence[str], swept: Sequence[str]) -> Trial:
         """The trial with these arguments: the one of an earlier start, or a new one with the next number."""
-        wanted = Trial(max(self.trials, default=-1) + 1, list(overrides), list(swept)).identity
-        same = (number for number, trial in self.trials.items() if trial.identity == wanted)
-        return self.put(next(same, max(self.trials, default=-1) + 1), overrides, swept)
+        if not self._numbers:
+            self._numbers = {trial.identity: number for number, trial in self.trials.items()}
+        identity = Trial(-1, list(overrides), list(swept)).identity
+        number = self._numbers.setdefault(identity, max(self.trials, default=-1) + 1)
+        return self.put(number, overrides, swept)
 
     def put(self, number: int, overrides: Sequence[str], swept: Sequence[str]) -> Trial:
         """The trial with this number: that of an earlier start, or a new one; now with these arguments."""
@@ -122,7 +127,10 @@ class SweepFolder:
             "trials": [asdict(trial) for trial in self.trials.values()],
         }
         part = self.path / "sweep.json.tmp"
-        part.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, self.path / "sweep.json")
 
     def result(self, trial: Trial) -> dict[str, Any]:
