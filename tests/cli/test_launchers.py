@@ -60,19 +60,22 @@ def test_options_of_torchrun_come_first_and_the_rest_is_for_kgexp(tmp_path, give
     assert arguments[-len(chosen) - 5 :] == [*chosen, "-m", "kgexp", "sharding=rowwise", "name=a b", "--config-dir=c"]
 
 
-def test_a_sweep_runs_in_the_background(tmp_path):
+@pytest.mark.parametrize("given", [(), ("FOLDER",)])
+def test_a_sweep_runs_in_the_background(tmp_path, monkeypatch, given):
+    for name in given:
+        monkeypatch.setenv(name, "outputs/sweeps/mine")
     python = stand_in(tmp_path, "python")
-    result = launch(tmp_path, "sweep.sh", "models", "seed=3")
+    result = launch(tmp_path, "sweep.sh", "sweep=models", "seed=3")
     assert result.returncode == 0 and "outputs/sweeps/" in result.stdout
     deadline = time.monotonic() + 30
     while not python.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     arguments = python.read_text().splitlines()
-    assert arguments[:3] == ["-m", "kgexp", "sweep=models"] and arguments[-1] == "seed=3"
-    folder = tmp_path / arguments[3].removeprefix("hydra.sweep.dir=")
-    assert (folder / "console.txt").is_file()
+    assert arguments[:2] == ["-m", "kgexp"] and arguments[3:] == ["sweep=models", "seed=3"]
+    folder = tmp_path / arguments[2].removeprefix("hydra.sweep.dir=")
+    assert (folder / "console.txt").is_file() and (folder.name == "mine") == bool(given)
 
 
-def test_a_sweep_without_a_name_is_refused(tmp_path):
+def test_a_sweep_of_nothing_is_refused(tmp_path):
     result = launch(tmp_path, "sweep.sh")
-    assert result.returncode == 2 and result.stderr.startswith("error: name a sweep")
+    assert result.returncode == 2 and result.stderr.startswith("error: name what to sweep")
