@@ -9,6 +9,7 @@ from kgexp.errors import ConfigError, KgexpError
 from kgexp.sweep.job import Ended, Job
 from kgexp.sweep.launching import Batches, pool_of
 from kgexp.sweep.processes import LocalLauncher
+from kgexp.threads import usable_cpus
 from kgexp.train.record import Record
 
 
@@ -80,7 +81,7 @@ def test_a_launcher_that_starts_nothing_ends_the_sweep(jobs):
     [
         (BasicLauncher(), None, 1),
         (SimpleNamespace(joblib={"n_jobs": 3}), None, 3),
-        (SimpleNamespace(joblib={"n_jobs": -1}), None, None),  # as many as there are processors
+        (SimpleNamespace(joblib={"n_jobs": -1}), None, len(usable_cpus())),
         (SimpleNamespace(joblib={"n_jobs": 3}), 5, 5),
         (SimpleNamespace(), None, None),
     ],

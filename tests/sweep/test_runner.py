@@ -66,9 +66,12 @@ class FakePool:
 class Listed:
     """Some trials, all at once."""
 
+    wants_values = True
+
     def __init__(self, sweep, *labels):
         self.trials = [sweep.add([label], [label]) for label in labels]
         self.total, self.told, self._sweep = len(labels), [], sweep
+        self.planned = list(self.trials)
 
     def next(self, room):
         trials, self.trials = self.trials, []
@@ -135,16 +138,20 @@ def test_trials_are_told_and_said_as_they_end(run, tmp_path):
     assert [Note.read(job.folder).label for job in pool.jobs] == ["a=1", "a=2", "a=3"]
 
 
-def test_what_a_pool_knows_to_have_gone_wrong_outweighs_a_result(run, tmp_path):
-    run(FakePool({0: ("finished", 0.5, "it crashed at its end.")}), "a=1")
-    assert kept(tmp_path, "status") == ["failed"] and kept(tmp_path, "error") == ["it crashed at its end."]
+def test_a_result_outweighs_what_a_pool_knows_to_have_gone_wrong_after_it(run, tmp_path):
+    run(
+        FakePool({0: ("finished", 0.5, "it crashed at its end."), 1: ("stopped", None, "it was preempted.")}),
+        "a=1",
+        "a=2",
+    )
+    assert kept(tmp_path, "status") == ["finished", "stopped"] and kept(tmp_path, "error") == [None, None]
 
 
 def test_a_stopped_sweep_goes_on_with_what_had_stopped_and_what_waited(run, tmp_path):
     stop = SimpleNamespace(requested=None)
     said, source = run(FakePool({0: ("finished", 0.5)}, stop=stop), "a=1", "a=2", "a=3", "a=4")
     assert kept(tmp_path, "status") == ["finished", "stopped", "stopped", "waiting"]
-    assert [number for number, *_ in source.told] == [0]  # nothing is to be learnt from the others yet
+    assert [status for _, status, _ in source.told] == ["finished", "stopped", "stopped"]
     assert "goes on with the same command" in said[-1] and f"hydra.sweep.dir={tmp_path / 's'}" in said[-1]
     again = FakePool({number: ("finished", number / 4) for number in (1, 2, 3)})
     said, source = run(again, "a=1", "a=2", "a=3", "a=4")
