@@ -128,6 +128,7 @@ def test_a_job_put_back_into_the_queue_goes_on_where_it_was(slurm, tmp_path, gra
     assert same_end(alone, run)
 
 
+@everything
 @BOTH_SCRIPTS
 def test_a_job_of_two_nodes_told_to_stop_goes_on_where_it_was(slurm, tmp_path, graph_folder, two_nodes, script):
     run = Run(slurm, tmp_path / "run", graph_folder, "sharding=rowwise", options=TWO_NODES, script=script)
@@ -137,6 +138,7 @@ def test_a_job_of_two_nodes_told_to_stop_goes_on_where_it_was(slurm, tmp_path, g
     assert same_end(two_nodes, run)
 
 
+@everything
 def test_two_nodes_give_the_numbers_of_one_process(alone, two_nodes):
     assert (alone.finish(), two_nodes.finish()) == (0, 0)
     assert (alone.result["ranks"], two_nodes.result["ranks"]) == (1, 2)
