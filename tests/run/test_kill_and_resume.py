@@ -1,5 +1,6 @@
 """Killed at any moment and resumed, a run ends with the same bits as one that was never stopped."""
 
+import os
 import signal
 
 import numpy as np
@@ -17,6 +18,7 @@ OVERRIDES = (
     "schedule=plateau",
     "schedule.patience=0",
 )
+asked_for = pytest.mark.skipif("KGEXP_TEST_KILLS" not in os.environ, reason="KGEXP_TEST_KILLS=N asks for N kills")
 #: What it took, in rows of metrics: of no two runs the same.
 COSTS = {"visit/triples_per_second", "visit/waited", "visit/loads", "pass/loads", "pass/loads_planned", "pass/waited"}
 COSTS |= {"pass/busy", "pass/sharing", "pass/received_mb", "train/seconds"}
@@ -44,12 +46,15 @@ def same_end(one, two):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("scoring=onevsall",),
+        pytest.param(("scoring=onevsall",), marks=asked_for),
         (
             *("scoring=negatives", "train.threads=2", "model.dim=512"),
             *("train.table_dtype=bfloat16", "train.state_dtype=bfloat16"),
         ),
-        ("scoring=negatives", "optimizer=adam", "optimizer.lr=0.01", "schedule.warmup=40", "averaging.start=0.3"),
+        pytest.param(
+            ("scoring=negatives", "optimizer=adam", "optimizer.lr=0.01", "schedule.warmup=40", "averaging.start=0.3"),
+            marks=asked_for,
+        ),
     ],
     ids=["all entities, one thread", "negatives, two threads, bfloat16", "Adam, warm-up, averaged weights"],
 )
