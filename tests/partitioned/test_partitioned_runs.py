@@ -34,7 +34,7 @@ def train(configured):
 
 
 def without_times(rows):
-    times = ("visit/triples_per_second", "visit/waited", "pass/waited", "visit/loads", "pass/loads")
+    times = ("visit/triples_per_second", "visit/waited", "pass/waited", "visit/loads", "pass/loads", "train/seconds")
     return [{key: value for key, value in row.items() if key not in times} for row in rows]
 
 

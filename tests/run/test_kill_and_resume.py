@@ -77,6 +77,7 @@ def test_a_killed_run_ends_with_the_same_bits(make_command, overrides):
         print(f"{overrides[-1]}: killed at step {step} of {steps}, resumed: the same bits")
 
 
+@asked_for
 @pytest.mark.slow
 def test_a_run_that_is_made_longer_is_the_longer_run(make_command):
     overrides = ("evaluation.every_epochs=3", "schedule=plateau", "schedule.patience=0", "optimizer.lr=0.5")

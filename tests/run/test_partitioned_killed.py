@@ -3,6 +3,7 @@
 Rows are written back, fetched and removed by another thread all the time, while checkpoints name some of the files.
 """
 
+import os
 import random
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from test_kill_and_resume import same_end
 from kgexp.checkpoint.checkpoint import Checkpoint
 
 KILLS = kills(5)
+asked_for = pytest.mark.skipif("KGEXP_TEST_KILLS" not in os.environ, reason="KGEXP_TEST_KILLS=N asks for N kills")
 #: Kills of one run before it may come to its end.
 _OF_A_RUN = 5
 RUN = (
@@ -49,6 +51,7 @@ def moment(start: int, straight: End, share: float, chance: random.Random, first
     return Moment(event, count, event.startswith("begin") or chance.random() < 0.5)
 
 
+@asked_for
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_a_killed_run_ends_with_the_same_bits_and_leaves_nothing_behind(make_command, chance):
     done, runs = 0, 0

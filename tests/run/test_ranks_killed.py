@@ -17,6 +17,7 @@ from test_kill_and_resume import same_end
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")]
 
 KILLS = kills(1)
+asked_for = pytest.mark.skipif("KGEXP_TEST_KILLS" not in os.environ, reason="KGEXP_TEST_KILLS=N asks for N kills")
 STEPS = 40
 RANKS = ("sharding=rowwise", "sharding.ranks=3")
 RUN = (
@@ -97,6 +98,7 @@ def test_a_killed_rank_ends_the_job_and_the_next_start_ends_with_the_same_bits(m
         print(f"rank {rank} killed {when}: over in {took:.1f} s, resumed after step {max(left, default=0)}: same bits")
 
 
+@asked_for
 @pytest.mark.timeout(180)
 def test_ranks_end_with_their_parent_and_the_next_start_goes_on(make_command):
     straight, killed = make_command("straight"), make_command("killed")

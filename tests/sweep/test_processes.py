@@ -17,6 +17,9 @@ TWO = ("hydra.launcher.n_jobs=2",)
 FATES = "model._target_=strange.Slow,strange.Killed,strange.Diverging,elsewhere.Mine,kgexp.models.complex.ComplEx"
 
 
+asked_for = pytest.mark.skipif("KGEXP_TEST_SWEEPS" not in os.environ, reason="KGEXP_TEST_SWEEPS=everything asks for it")
+
+
 @pytest.fixture
 def sweeps(tmp_path):
     made = Sweeps(tmp_path)
@@ -84,6 +87,7 @@ def check_wandb(sweeps: Sweeps, known: list[dict]) -> None:
     assert table["data"][0][table["columns"].index("objective")] == sweeps.result(0)["objective"]
 
 
+@asked_for
 def test_numbers_do_not_depend_on_the_launcher_nor_on_stops_and_kills(sweeps, tmp_path_factory):
     arguments = ("tracking=none", "tracking.every_steps=1", "model._target_=strange.Slow", "seed=1,2")
     stopped = sweeps.start(*TWO, *arguments, PAUSE="0.1")
@@ -129,6 +133,7 @@ def rows(sweeps: Sweeps, number: int) -> list[dict]:
     return [{k: v for k, v in json.loads(line).items() if "seconds" not in k and k != "time"} for line in lines]
 
 
+@asked_for
 def test_a_search_that_was_killed_goes_on_and_its_trials_prune_each_other(sweeps):
     optuna = pytest.importorskip("optuna")
     settings = ("n_trials=4", "startup_trials=1", "warmup_epochs=0", "sampler=random")
@@ -156,6 +161,7 @@ def test_a_search_that_was_killed_goes_on_and_its_trials_prune_each_other(sweeps
         assert (found["step"] == 40) == (found["status"] == "finished")
 
 
+@asked_for
 def test_an_interrupt_from_the_terminal_reaches_trials_twice_and_stops_them_once(sweeps):
     started = sweeps.start("tracking=none", "model._target_=strange.Slow", PAUSE="0.1")
     sweeps.wait_for_steps(started, 2, 0)
@@ -166,6 +172,7 @@ def test_an_interrupt_from_the_terminal_reaches_trials_twice_and_stops_them_once
     assert "trial 0 (nothing changed) stopped" in out and sweeps.gone(5)
 
 
+@asked_for
 def test_a_trial_may_have_ranks(sweeps):
     done = sweeps.run("tracking=none", "sharding=rowwise", "sharding.ranks=2", "train.steps=8")
     assert done.returncode == 0, done.stderr
