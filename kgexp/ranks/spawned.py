@@ -1,5 +1,6 @@
 """Ranks as processes of this machine: starts them, passes a stop signal on, and ends them all when one fails."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -20,6 +21,8 @@ from kgexp.ranks.worker import RUN
 from kgexp.threads import thread_count
 from kgexp.train.record import Record
 from kgexp.train.signals import STOP_SIGNALS, StopSignal
+
+log = logging.getLogger("kgexp")
 
 #: Seconds between two looks at the stop signal; for the other ranks to report, once one has failed; to exit.
 _LOOK, _GRACE, _EXIT = 0.2, 3.0, 30.0
@@ -68,6 +71,9 @@ def spawn(
         finally:
             crew.end()
     if (failure := crew.root()) and not crew.finished():
+        for other in crew.failures:
+            if other is not failure:  # it may tell more than what is raised
+                log.error("rank %d: %s", other.rank, other.error, exc_info=other.trace)
         if failure.rank > 0 or not failure.told:
             _record(folder, failure.error)
         raise failure.error from failure.trace
@@ -149,7 +155,7 @@ class _Crew:
     def __init__(self, outlived: bool) -> None:
         self._outlived = outlived
         self.members: list[_Member] = []
-        self._failures: list[_Failure] = []
+        self.failures: list[_Failure] = []
 
     def start(self, seat: Seat) -> None:
         context = multiprocessing.get_context("spawn")
@@ -171,14 +177,14 @@ class _Crew:
             connection.wait([x for m in waiting for x in (m.pipe, m.process.sentinel)], _LOOK)
             fresh = [failure for member in waiting if (failure := member.look())]
             # A death comes first: what others report in the same moment is a broken connection to the dead.
-            self._failures += sorted(fresh, key=lambda failure: failure.told)
+            self.failures += sorted(fresh, key=lambda failure: failure.told)
             if deadline is None and not all(self._may_be_outlived(failure) for failure in fresh):
                 deadline = time.monotonic() + _GRACE
 
     def finished(self) -> bool:
         """Whether the first rank, and with it the run, came to its end, whoever was lost."""
         report = self.members[0].report
-        return report is not None and report.error is None and all(map(self._may_be_outlived, self._failures))
+        return report is not None and report.error is None and all(map(self._may_be_outlived, self.failures))
 
     def _may_be_outlived(self, failure: _Failure) -> bool:
         lost = not failure.told or isinstance(failure.error, GivenUpError)
@@ -188,7 +194,7 @@ class _Crew:
     def end(self) -> None:
         """No rank outlives this: those that reported exit by themselves, the others are killed."""
         for member in self.members:
-            if member.ended and not self._failures:
+            if member.ended and not self.failures:
                 member.process.join(_EXIT)
             member.process.kill()
         for member in self.members:
@@ -197,7 +203,7 @@ class _Crew:
 
     def root(self) -> _Failure | None:
         """What went wrong first, not counting ranks that only tell of another."""
-        return next((failure for failure in self._failures if failure.own), next(iter(self._failures), None))
+        return next((failure for failure in self.failures if failure.own), next(iter(self.failures), None))
 
     def _tell_first(self) -> None:
         first = self.members[0].process

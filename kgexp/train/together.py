@@ -130,6 +130,8 @@ class Together:
             raise
         lost = self._scheduler.lost(number)
         self._shared.finish()
+        if lost:  # there is no collective any more in which who has finished would wait for those that ask it
+            lost = self._scheduler.lost(number)
         figures.rows, figures.received = buffer.waited - waited, float(backing.received - received)
         figures.seconds = time.perf_counter() - started
         self._position = self._position or self._scheduler.stopped(number)
