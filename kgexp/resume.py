@@ -82,7 +82,7 @@ def merge(saved: Mapping[str, Any], composed: Mapping[str, Any], overrides: Sequ
     Raises:
         ConfigError: an argument differs from the run's configuration and may not: names the keys.
     """
-    before, now = _leaves(saved), _leaves(composed)
+    before, now = flat(saved), flat(composed)
     changed, gone, refused = {}, [], []
     for path in given_keys(overrides):
         if path == "resume":
@@ -116,12 +116,12 @@ def given_keys(overrides: Sequence[str]) -> list[str]:
     return [override.package or override.key_or_group.replace("/", ".") for override in parsed]
 
 
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings to dotted keys; a list, like an empty mapping, is a value."""
     out: dict[str, Any] = {}
     for key, value in node.items():
         if isinstance(value, Mapping) and value:
-            out |= _leaves(value, f"{prefix}{key}.")
+            out |= flat(value, f"{prefix}{key}.")
         else:
             out[f"{prefix}{key}"] = value
     return out

@@ -10,7 +10,8 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from kgexp.config import config_dir
-from kgexp.reporting.trials import Trial, flat
+from kgexp.reporting.trials import Trial
+from kgexp.resume import flat
 
 #: The value of a key that a configuration does not have, as that of another choice of its group.
 ABSENT = "-"

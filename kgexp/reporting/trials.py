@@ -16,6 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from kgexp.errors import ConfigError
 from kgexp.protocol import LOWER_IS_BETTER
+from kgexp.resume import flat
 
 STATUSES = ("finished", "pruned", "running", "waiting", "stopped", "failed")
 
@@ -180,17 +181,6 @@ def read(folder: Path, name: str | None = None) -> Sweep:
 def lower_is_better(metric: str, trials: Sequence[Trial]) -> bool:
     """Whether small values of a metric are the good ones, by its name or by what its sweep wants."""
     return metric.rpartition("/")[2] in LOWER_IS_BETTER or any(metric in trial.minimized for trial in trials)
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted key; a list is a value."""
-    values: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            values |= flat(value, f"{prefix}{key}.")
-        else:
-            values[f"{prefix}{key}"] = value
-    return values
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
