@@ -48,6 +48,11 @@ class SweepError(KgexpError):
     exit_code = 4
 
 
+def sentence(error: BaseException) -> str:
+    """What `result.json` says about a failure."""
+    return str(error) if isinstance(error, KgexpError) else f"{type(error).__name__}: {error}"
+
+
 def meant(word: str, words: Iterable[str]) -> str:
     """The end of a sentence about a word that is none of `words`."""
     close = get_close_matches(word, list(words), 1)
