@@ -83,7 +83,7 @@ def test_a_table_larger_than_memory_takes_what_the_run_has_said(tmp_path, large_
 
 
 def test_memory_does_not_grow_from_pass_to_pass(tmp_path):
-    entities, passes = 20_000, 3
+    entities, passes = 20_000, 4
     lines = [f"e{i}\tr{i % 5}\te{(7 * i + 1) % entities}\n" for i in range(0, entities, 2)]
     for name, part in (("train", lines[10:]), ("valid", lines[:10])):
         (tmp_path / f"{name}.txt").write_text("".join(part))
@@ -92,4 +92,5 @@ def test_memory_does_not_grow_from_pass_to_pass(tmp_path):
     samples, _ = launch(command, f"train.epochs={passes}", *saved)
     peaks = [max(held for over, held in samples if over == number) for number in range(passes)]
     print("peaks of the passes in MB:", ", ".join(f"{peak / 1e6:.1f}" for peak in peaks))
-    assert max(peaks[2:]) < peaks[1] + 0.1 * command.result["memory_estimate"]
+    # The allocator takes a few megabytes more now and then; what two passes leave behind would be a table's worth.
+    assert max(peaks[2:]) < peaks[1] + 0.2 * command.result["memory_estimate"]
