@@ -110,6 +110,10 @@ def _operations_of_one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+#: The calling thread alone.
+ONE = Team()
+
+
 def cut(length: int, at_most: int) -> list[slice]:
     """The places 0 … `length` - 1 in as few contiguous parts as have `at_most` each, of nearly equal size."""
     parts = -(-length // max(1, at_most))

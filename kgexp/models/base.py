@@ -14,6 +14,9 @@ from kgexp.models.initial import initial_rows
 from kgexp.models.pieces import by_pieces
 from kgexp.randomness import Float64, Int64
 
+#: From the derivative of anything by scores to those by the queries and by the candidates: see `Model.scored`.
+Backward = Callable[[Tensor], tuple[Tensor, Tensor]]
+
 
 class Model(ABC):
     """A scoring function written as a *query* row against candidate rows.
@@ -73,6 +76,27 @@ class Model(ABC):
         Leading dimensions broadcast: float[c, b, d] against float[c, k, d] gives float[c, b, k] (chunks), and
         float[b, 1, d] against float[b, k, d] gives float[b, 1, k] (own candidates for every query).
         """
+
+    def scored(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
+        """`score` with its gradient by hand: autograd sees neither, and nothing is kept but what the gradient needs.
+
+        Args:
+            queries: float[b, d], or float[c, b, d].
+            candidates: float[k, d], or float[c, k, d].
+
+        Returns:
+            The scores float[(c,) b, k], whose memory is the caller's; and from the derivative of anything by them,
+            float[(c,) b, k], the function to those by the queries and by the candidates.
+        """
+        with torch.enable_grad():
+            leaves = queries.detach().requires_grad_(), candidates.detach().requires_grad_()
+            scores = self.score(*leaves)
+
+        def backward(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            by_queries, by_candidates = torch.autograd.grad(scores, leaves, upstream)
+            return by_queries, by_candidates
+
+        return scores.detach().clone(), backward
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Query i against candidate i alone: float[b, d] twice to float[b]."""
@@ -153,6 +177,14 @@ class DotProductModel(Model):
     def score(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score`."""
         return queries @ candidates.mT
+
+    def scored(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
+        """See `Model.scored`: two more matrix products."""
+
+        def backward(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            return upstream @ candidates, upstream.mT @ queries
+
+        return queries @ candidates.mT, backward
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score_pairs`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from kgexp.models.base import Model
+from kgexp.models.base import Backward, Model
 from kgexp.models.distances import Distance
 from kgexp.models.pieces import at_a_time
 
@@ -58,6 +58,18 @@ class DistanceModel(Model):
         else:
             scores = _scores(q, c, self.distance, self.margin, torch.float64 if self.distance.cancels else q.dtype)
         return scores.reshape(*lead, *scores.shape[-2:])
+
+    def scored(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
+        """See `Model.scored`: the differences of each piece are made again for the gradient."""
+        q, c = (rows.reshape(-1, *rows.shape[-2:]) for rows in (queries, candidates))
+        scores = _scores(q, c, self.distance, self.margin, q.dtype)
+        kept = scores.clone()
+
+        def backward(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            by_q, by_c = _gradients(q, c, kept, upstream.reshape(kept.shape), self.distance, self.margin)
+            return by_q.reshape(queries.shape), by_c.reshape(candidates.shape)
+
+        return scores.reshape(*queries.shape[:-1], candidates.shape[-2]), backward
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score_pairs`."""
@@ -116,11 +128,18 @@ class _Scores(Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         queries, candidates, scores = ctx.saved_tensors
-        by_queries, by_candidates = (x.new_zeros(x.shape) for x in (queries, candidates))
-        scratch = queries.new_empty(0)
-        for lead, line, column in _pieces(queries, candidates):
-            here, q, c = (lead, line, column), queries[lead, line], candidates[lead, column]
-            slopes = ctx.distance.gradients(q, c, ctx.margin - scores[here], grads[0][here], scratch)
-            by_queries[lead, line] -= slopes[0]  # a score falls with the distance
-            by_candidates[lead, column] += slopes[1]
-        return by_queries, by_candidates, None, None
+        return *_gradients(queries, candidates, scores, grads[0], ctx.distance, ctx.margin), None, None
+
+
+def _gradients(
+    queries: Tensor, candidates: Tensor, scores: Tensor, upstream: Tensor, distance: Distance, margin: float
+) -> tuple[Tensor, Tensor]:
+    """The derivatives of Σ upstream · scores, float[l, b, k] both, by the queries and by the candidates."""
+    by_queries, by_candidates = (x.new_zeros(x.shape) for x in (queries, candidates))
+    scratch = queries.new_empty(0)
+    for lead, line, column in _pieces(queries, candidates):
+        here, q, c = (lead, line, column), queries[lead, line], candidates[lead, column]
+        slopes = distance.gradients(q, c, margin - scores[here], upstream[here], scratch)
+        by_queries[lead, line] -= slopes[0]  # a score falls with the distance
+        by_candidates[lead, column] += slopes[1]
+    return by_queries, by_candidates

@@ -1,7 +1,7 @@
 """A batch of triples, and the rows that it needs, gathered once."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class Batch:
         step: number of the step in the run, from 0; random numbers are drawn for it.
         triples: int64[b, 3].
         weights: float[b], or None when every triple weighs one.
-        examples: of each side, the positions int64[x] of the triples whose query of that side is an example; None
+        examples: of each side, the rising positions int64[x] of the triples whose query of that side is one; None
             when every triple gives one for every side that is trained.
         targets: the answers of triple i's one query, where queries have sets of answers; None otherwise.
         share: which part of the whole batch this is.
@@ -36,6 +36,7 @@ class Batch:
         examples_before: of each side, how many examples of the whole batch come before this part's; None where every
             triple gives one.
         pools: of each side, the entities that its candidates are drawn from; None where these are all entities.
+        begin: where these triples begin among those of the share, of which they may be a piece.
     """
 
     step: int
@@ -48,6 +49,7 @@ class Batch:
     relations_before: Callable[[], Tensor] = _none_before
     examples_before: Mapping[Side, int] | None = None
     pools: Mapping[Side, Pool] | None = None
+    begin: int = 0
 
     def __len__(self) -> int:
         return len(self.triples)
@@ -60,7 +62,7 @@ class Batch:
     @property
     def first(self) -> int:
         """The position in the whole batch of the first triple."""
-        return self.share.of(self.total)[0]
+        return self.share.of(self.total)[0] + self.begin
 
     @property
     def sizes(self) -> list[int]:
@@ -70,6 +72,23 @@ class Batch:
     def before(self, side: Side) -> int:
         """How many examples of a side come before this part's."""
         return self.first if self.examples_before is None else self.examples_before[side]
+
+    def piece(self, triples: slice) -> "Batch":
+        """The same of consecutive ones of its triples; for batches of triples, as queries' sets of answers stay."""
+        start, stop = triples.start, triples.stop
+        examples, before = self.examples, self.examples_before
+        if examples is not None:
+            of = {side: torch.searchsorted(at, at.new_tensor([start, stop])).tolist() for side, at in examples.items()}
+            before = {side: self.before(side) + first for side, (first, _) in of.items()}
+            examples = {side: examples[side][first:last] - start for side, (first, last) in of.items()}
+        return replace(
+            self,
+            triples=self.triples[triples],
+            weights=None if self.weights is None else self.weights[triples],
+            examples=examples,
+            examples_before=before,
+            begin=self.begin + start,
+        )
 
     def pool(self, side: Side, num_entities: int) -> Pool:
         """The entities that candidates of a side are drawn from, of so many in all."""
@@ -91,6 +110,14 @@ class Candidates:
 
     ids: Tensor
     mask: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive triples of a batch, and the candidates of their chunks."""
+
+    batch: Batch
+    drawn: Mapping[Side, Candidates]
 
 
 #: See `Rows.drop`.
@@ -131,7 +158,12 @@ def weighted_mean(values: Mapping[Side, Tensor], batch: Batch) -> Tensor:
     Returns:
         a scalar: of a part of a batch, what it adds to the mean of the whole.
     """
-    examples = batch.total * (len(values) if batch.examples is None else 1)
+    examples = num_examples(batch, len(values))
     if batch.weights is None:
         return torch.cat(list(values.values())).sum() / examples
     return torch.cat([value * batch.of(side, batch.weights) for side, value in values.items()]).sum() / examples
+
+
+def num_examples(batch: Batch, sides: int) -> int:
+    """How many examples the whole batch has, where so many sides are trained."""
+    return batch.total * (sides if batch.examples is None else 1)

@@ -1,21 +1,30 @@
 """Losses of an example: its answer's score against the scores of other candidates.
 
-Every loss has two forms with the same meaning. `sampled` is for a few candidates a query and is plain autograd.
-Against all entities the scores come in blocks of entities, too many to keep: the loss is then a statistic that
-blocks contribute to, a value made of it, and the gradient of each score by formula. There a query may have a set of
-answers A; the loss is the mean over the set, and no answer is a negative of another.
+Every loss has two forms with the same meaning, each with the gradient of every score by formula. `sampled_` is for a
+few candidates a query. Against all entities the scores come in blocks of entities, too many to keep: the loss is then a
+statistic that blocks contribute to, a value made of it, and the gradient. There a query may have a set of answers A;
+the loss is the mean over the set, and no answer is a negative of another.
 
 A score of minus infinity marks a candidate that takes no part: it is no negative of that query.
 """
 
 import math
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kgexp.scoring.targets import Targets
+
+
+class Sampled(NamedTuple):
+    """Losses float[b], and the derivatives of each by the answer's score float[b] and by those of negatives float[b, k]."""
+
+    losses: Tensor
+    by_answers: Tensor
+    by_negatives: Tensor
 
 
 class Loss(ABC):
@@ -25,8 +34,14 @@ class Loss(ABC):
     answers_first = False
 
     @abstractmethod
-    def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
-        """Scores of the answers float[b] and of negatives float[b, k] to the losses float[b]."""
+    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+        """The losses of queries with one answer each, and their derivatives. No autograd.
+
+        Args:
+            answers: float[b], the answers' scores.
+            negatives: float[b, k], those of negatives, k at least 1: their memory is the function's to overwrite.
+            counts: int64[b], or one for all: the negatives that take part.
+        """
 
     @abstractmethod
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
@@ -66,9 +81,14 @@ class Softmax(Loss):
     def __init__(self, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
 
-    def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
-        """See `Loss.sampled`: the answer is one of the candidates."""
-        return torch.logaddexp(negatives.logsumexp(dim=-1), answers) - answers
+    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+        """See `Loss.sampled_`: the answer is one of the candidates."""
+        largest = torch.maximum(negatives.amax(dim=-1), answers)
+        exponentials = negatives.sub_(largest.unsqueeze(-1)).exp_()
+        answers = answers - largest
+        others = exponentials.sum(dim=-1)
+        total = others + answers.exp()
+        return Sampled(total.log() - answers, -others / total, exponentials.div_(total.unsqueeze(-1)))
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The log-sum-exp of the block and, for label smoothing, its sum."""
@@ -117,11 +137,19 @@ class Logistic(Loss):
         self.balanced = balanced
         self.label_smoothing = label_smoothing
 
-    def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
-        """See `Loss.sampled`."""
-        positive, negative = _softplus(-answers), _softplus(negatives).sum(dim=-1)
-        count = _count(negatives)
-        return positive + negative / count.clamp(min=1) if self.balanced else (positive + negative) / (count + 1)
+    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+        """See `Loss.sampled_`. The sum over the negatives is off by some 1e-7 a negative in float32."""
+        # log(1 + exp(s)) = max(s, 0) - log max(σ(s), σ(-s)); the σ is wanted for the gradient anyway.
+        plausible = negatives.sigmoid()
+        others = negatives.clamp_(min=0).sum(dim=-1)
+        likelier = torch.sub(1, plausible, out=negatives)
+        others -= _log_product_(torch.maximum(likelier, plausible, out=likelier))
+        mine, own = _softplus(-answers), -torch.sigmoid(-answers)
+        if self.balanced:
+            share = _inverse(counts, others)
+            return Sampled(mine + others * share, own, plausible.mul_(share.unsqueeze(-1)))
+        share = _inverse(counts + 1, others)
+        return Sampled((mine + others) * share, own * share, plausible.mul_(share.unsqueeze(-1)))
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The sum of the losses of the block's scores."""
@@ -173,11 +201,13 @@ class SelfAdversarial(Loss):
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = temperature
 
-    def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
-        """See `Loss.sampled`."""
-        detached = negatives.detach()
-        weights = self._tempered(detached).softmax(dim=-1).masked_fill(detached == -math.inf, 0)
-        return _softplus(-answers) + (weights * _softplus(negatives)).sum(dim=-1)
+    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+        """See `Loss.sampled_`."""
+        weights = self._tempered(negatives).softmax(dim=-1)
+        weights.nan_to_num_(0.0)  # of a query without negatives
+        gradient = negatives.sigmoid().mul_(weights)
+        losses = _softplus(-answers) + weights.mul_(_softplus(negatives)).sum(dim=-1)
+        return Sampled(losses, -torch.sigmoid(-answers), gradient)
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The logarithms of Σ exp(T s) and of Σ exp(T s) · (-log σ(-s))."""
@@ -221,9 +251,13 @@ class MarginRanking(Loss):
     def __init__(self, margin: float = 1.0) -> None:
         self.margin = margin
 
-    def sampled(self, answers: Tensor, negatives: Tensor) -> Tensor:
-        """See `Loss.sampled`."""
-        return self._excess(negatives, answers).sum(dim=-1) / _count(negatives).clamp(min=1)
+    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+        """See `Loss.sampled_`."""
+        excess = negatives.add_((self.margin - answers).unsqueeze(-1)).clamp_(min=0)
+        close = (excess > 0).to(excess.dtype)
+        share = _inverse(counts, answers)
+        by_negatives = close.mul_(share.unsqueeze(-1))
+        return Sampled(excess.sum(dim=-1) * share, -by_negatives.sum(dim=-1), by_negatives)
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The sum of what is too close, and how many that are."""
@@ -262,6 +296,20 @@ def _sum(others: Tensor) -> Tensor:
     return others.masked_fill(others == -math.inf, 0).sum(dim=-1, keepdim=True)
 
 
-def _count(negatives: Tensor) -> Tensor:
-    """The number of negatives that take part: float[b, k] to int64[b]."""
-    return (negatives != -math.inf).sum(dim=-1)
+def _inverse(counts: Tensor | int, like: Tensor) -> Tensor:
+    """1 / count, of none 1: float[b], or float[] where all have the same."""
+    return torch.as_tensor(counts, device=like.device).clamp(min=1).to(like.dtype).reciprocal()
+
+
+def _log_product_(x: Tensor) -> Tensor:
+    """Σ log x over the last dimension of numbers from ½ to 1, float[b, k] to float[b]; x is overwritten.
+
+    A logarithm costs ten times as much as a product, and of 32 such numbers none underflows.
+    """
+    total = x.new_zeros(x.shape[:-1])
+    for _ in range(5):
+        k = x.shape[-1]
+        if k % 2:
+            total += x[..., -1].log()
+        x = x[..., : k // 2].mul_(x[..., k // 2 : k // 2 * 2])
+    return total + x.log_().sum(dim=-1)

@@ -12,13 +12,15 @@ from kgexp.data.known import TRAIN, KnownTriples
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.randomness import Float64, Int64, Purpose, key, uniform
-from kgexp.scoring.batch import Batch, Candidates, Rows, weighted_mean
+from kgexp.scoring.batch import Batch, Candidates, Piece, Rows, num_examples
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.masks import Bool, equal_mask, known_mask
 from kgexp.scoring.pool import Pool
+from kgexp.scoring.sampled import Examples, sampled_loss
 from kgexp.scoring.samplers import Degree, Sampler, Uniform
 from kgexp.scoring.technique import Extent, ScoringTechnique
 from kgexp.sharding.table import Table
+from kgexp.team import cut
 
 PURPOSE = {Side.HEAD: Purpose.HEAD_NEGATIVES, Side.TAIL: Purpose.TAIL_NEGATIVES}
 
@@ -113,9 +115,21 @@ class NegativeSampling(ScoringTechnique):
         """See `ScoringTechnique.kept_bytes`."""
         return self._sampler.kept_bytes
 
+    def pieces(self, batch: Batch, drawn: Mapping[Side, Candidates], size: int) -> list[Piece]:
+        """See `ScoringTechnique.pieces`: none has parts of two chunks unless it has all of one of them."""
+        offset, pieces = batch.first % self.chunk_size, []
+        whole = max(size // self.chunk_size, 1) * self.chunk_size  # triples of a piece, or several pieces of one chunk
+        for start in range(-offset, len(batch), whole):
+            chunks = range(max(start, 0), min(start + whole, len(batch)))
+            for part in cut(len(chunks), max(size, 1)):
+                piece = batch.piece(slice(chunks.start + part.start, chunks.start + part.stop))
+                pieces.append(Piece(piece, {side: self._of_piece(side, batch, piece, drawn[side]) for side in drawn}))
+        return pieces or [Piece(batch, drawn)]
+
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:
         """See `ScoringTechnique.loss`."""
-        return weighted_mean({side: self._side(model, loss, side, batch, rows) for side in self.sides}, batch)
+        sides = [self._side(model, loss, side, batch, rows) for side in self.sides]
+        return torch.stack(sides).sum()
 
     def placed_entities(self, extent: Extent) -> int:
         """See `ScoringTechnique.placed_entities`."""
@@ -143,27 +157,21 @@ class NegativeSampling(ScoringTechnique):
         assert self._known is not None, "prepare comes first"
         return known_mask(side, triples, ids, chunk, self._known)
 
+    def _of_piece(self, side: Side, batch: Batch, piece: Batch, drawn: Candidates) -> Candidates:
+        """Of a batch's candidates, those of a piece of it."""
+        before, examples = piece.before(side), len(piece.of(side, piece.triples))
+        behind, first = before - batch.before(side), batch.before(side) // self.chunk_size
+        last = -(-(before + examples) // self.chunk_size) if examples else before // self.chunk_size
+        mask = None if drawn.mask is None else drawn.mask[behind : behind + examples]
+        return Candidates(drawn.ids[before // self.chunk_size - first : last - first], mask)
+
     def _side(self, model: Model, loss: Loss, side: Side, batch: Batch, rows: Rows) -> Tensor:
-        """The losses float[x] of one side's examples."""
+        """What one side's examples add to the loss."""
         queries = model.query(side, batch.of(side, rows.entities[side.other]), rows.relations[side])
         answers = model.score_pairs(queries, batch.of(side, rows.entities[side]))
-        scores = self._scores(model, queries, rows.candidates[side], batch.before(side) % self.chunk_size)
-        if side in rows.masks:
-            scores = scores.masked_fill(rows.masks[side], -torch.inf)
-        return loss.sampled(answers, scores)
-
-    def _scores(self, model: Model, queries: Tensor, candidates: Tensor, offset: int) -> Tensor:
-        """Queries float[x, d] against the candidates float[c, k, d] of their chunks: float[x, k]; `offset` queries of
-        the first chunk belong to the ranks before."""
-        first = min(self.chunk_size - offset, len(queries)) if offset else 0
-        whole = (len(queries) - first) // self.chunk_size
-        cut = first + whole * self.chunk_size
-        scores = []
-        if first:
-            scores.append(model.score(queries[:first], candidates[0]))
-            candidates = candidates[1:]
-        if whole:  # in one product; the first and the last chunk may be smaller
-            scores.append(model.score(queries[first:cut].unflatten(0, (whole, -1)), candidates[:whole]).flatten(0, 1))
-        if cut < len(queries):
-            scores.append(model.score(queries[cut:], candidates[whole]))
-        return torch.cat(scores) if scores else queries.new_zeros(0, candidates.shape[1])
+        share: Tensor | float = 1 / num_examples(batch, len(self.sides))
+        if batch.weights is not None:
+            share = batch.of(side, batch.weights) * share
+        offset = batch.before(side) % self.chunk_size
+        examples = Examples(model, loss, self.chunk_size, offset, rows.masks.get(side), share)
+        return sampled_loss(queries, answers, rows.candidates[side], examples)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kgexp.data.graph import Graph
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.batch import Batch, Candidates, Rows
+from kgexp.scoring.batch import Batch, Candidates, Piece, Rows
 from kgexp.scoring.losses import Loss
 from kgexp.sharding.table import Table
 
@@ -65,6 +65,12 @@ class ScoringTechnique(ABC):
     def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
         """The candidates of each side's examples; empty for techniques that score against all entities. The ids
         are a function of the batch's step and of the seed alone."""
+
+    def pieces(self, batch: Batch, drawn: Mapping[Side, Candidates], size: int) -> list[Piece]:
+        """Cuts a batch with its candidates into pieces of about `size` triples, whose losses add up to that of the
+        batch: one thread computes a piece, and its numbers fit into the cache. One piece, unless a technique says so.
+        """
+        return [Piece(batch, drawn)]
 
     @abstractmethod
     def loss(self, model: Model, loss: Loss, batch: Batch, rows: Rows, entity: Table) -> Tensor:

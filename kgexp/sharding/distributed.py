@@ -123,8 +123,8 @@ class DistributedSharding(Sharding, ABC):
         if not isinstance(self._exchange, GroupExchange):
             return local_table(spec)
         weight, state = new_rows(spec, range(spec.num_rows), f".{self._exchange.rank}")
-        placement = spec.placement
-        return ReplicatedTable(spec.name, weight, state, spec.optimizer, self._exchange, placement.dtype, spec.seed)
+        dtype, seed = spec.placement.dtype, spec.seed
+        return ReplicatedTable(spec.name, weight, state, spec.optimizer, self._exchange, dtype, seed, spec.team)
 
 
 class RowwiseSharding(DistributedSharding):
@@ -156,7 +156,8 @@ class RowwiseSharding(DistributedSharding):
         owners, rank = self.owners(spec.num_rows), self._exchange.rank
         first, end = owners.bounds[rank], owners.bounds[rank + 1]
         weight, state = new_rows(spec, range(first, end), f".{rank}")
-        own = OwnRows(spec.name, weight, state, spec.optimizer, first, spec.placement.dtype, spec.seed)
+        dtype, seed = spec.placement.dtype, spec.seed
+        own = OwnRows(spec.name, weight, state, spec.optimizer, first, dtype, seed, team=spec.team)
         return RowwiseTable(spec.name, own, owners, self._exchange)
 
     def _cut(self, entity: Tensor) -> list[int]:

@@ -13,6 +13,7 @@ from kgexp.sharding.owners import Owners
 from kgexp.sharding.route import Plan, Route, local_plan
 from kgexp.sharding.rows import OwnRows, TableSpec, new_rows
 from kgexp.sharding.table import Block, Table
+from kgexp.team import ONE, Team
 from kgexp.world import World
 
 
@@ -26,6 +27,7 @@ class LocalTable(Table):
         optimizer: what `update` applies.
         dtype: of computing; None is that of the weights.
         seed: of the rounding to bfloat16, where anything is kept in it.
+        team: the threads that share the work on rows.
     """
 
     def __init__(
@@ -36,13 +38,14 @@ class LocalTable(Table):
         optimizer: RowOptimizer,
         dtype: torch.dtype | None = None,
         seed: int = 0,
+        team: Team = ONE,
     ) -> None:
-        self._rows = OwnRows(name, weight, state, optimizer, 0, dtype, seed)
+        self._rows = OwnRows(name, weight, state, optimizer, 0, dtype, seed, team=team)
         self.name = name
         self.num_rows, self.dim = weight.shape
         self.bounds, self.first_row, self.local_rows = (0, self.num_rows), 0, self.num_rows
         self.exchange = Exchange()
-        self.dtype, self.device = self._rows.dtype, self._rows.device
+        self.dtype, self.device, self.team = self._rows.dtype, self._rows.device, team
 
     def gather(self, route: Route) -> Tensor:
         """See `Table.gather`."""
@@ -68,7 +71,7 @@ class LocalTable(Table):
 def local_table(spec: TableSpec, suffix: str = "") -> LocalTable:
     """A new table whose rows are all in this process; for `suffix` see `new_rows`."""
     weight, state = new_rows(spec, range(spec.num_rows), suffix)
-    return LocalTable(spec.name, weight, state, spec.optimizer, spec.placement.dtype, spec.seed)
+    return LocalTable(spec.name, weight, state, spec.optimizer, spec.placement.dtype, spec.seed, spec.team)
 
 
 class OneProcess(Sharding):

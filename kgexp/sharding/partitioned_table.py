@@ -64,9 +64,10 @@ class PartitionedTable(Table):
             dtype=placement.dtype,
             seed=spec.seed,
             numbers=self.buffer.numbers,
+            team=spec.team,
         )
         self.local_rows = self._rows.num_rows
-        self.dtype, self.device = self._rows.dtype, self._rows.device
+        self.dtype, self.device, self.team = self._rows.dtype, self._rows.device, spec.team
         self._candidates: tuple[int, ...] = ()
         self._fits = not background and slots + len(pinned) >= len(slices)
         self._enter_all()

@@ -10,6 +10,7 @@ from kgexp.optim.base import RowOptimizer
 from kgexp.sharding.exchange import GroupExchange
 from kgexp.sharding.local import LocalTable
 from kgexp.sharding.route import Route
+from kgexp.team import ONE, Team
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ class ReplicatedTable(LocalTable):
         over: GroupExchange,
         dtype: torch.dtype | None = None,
         seed: int = 0,
+        team: Team = ONE,
     ) -> None:
-        super().__init__(name, weight, state, optimizer, dtype, seed)
+        super().__init__(name, weight, state, optimizer, dtype, seed, team)
         self.over = over
 
     def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:

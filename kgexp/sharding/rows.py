@@ -17,9 +17,13 @@ from kgexp.randomness import Float64, Int64, Purpose, key
 from kgexp.sharding.rounding import rounded
 from kgexp.sharding.table import Block
 from kgexp.storage.base import Storage
+from kgexp.team import ONE, Team, cut
 
 #: Numbers drawn at a time when rows are filled; drawing holds several times as many in float64.
 FILL = 1 << 18
+
+#: Numbers of the rows that a thread updates at a time: its temporaries stay in a core's cache.
+_NUMBERS = 1 << 16
 
 #: What the weights are called among the tensors of the state.
 WEIGHT = "weight"
@@ -62,6 +66,7 @@ class TableSpec:
         storage: gives the memory.
         placement: of the numbers.
         seed: of the rounding.
+        team: the threads that share the work on the rows.
     """
 
     name: str
@@ -72,6 +77,7 @@ class TableSpec:
     storage: Storage
     placement: Placement
     seed: int = 0
+    team: Team = ONE
 
     def with_state_on(self, device: str | None) -> "TableSpec":
         """The same with the optimizer state on `cpu` or `cuda`; None is where the weights are."""
@@ -116,6 +122,7 @@ class OwnRows:
         seed: of the rounding.
         numbers: int64[k], the numbers of the rows in the whole table where they do not follow from the first one's; the
             caller may change them.
+        team: the threads that share an update.
 
     Attributes:
         num_rows, dim: k and d.
@@ -132,7 +139,9 @@ class OwnRows:
         dtype: torch.dtype | None = None,
         seed: int = 0,
         numbers: Tensor | None = None,
+        team: Team = ONE,
     ) -> None:
+        self.team = team
         self.num_rows, self.dim = weight.shape
         self.first_row, self._numbers = first_row, numbers
         self.dtype, self.device = dtype or weight.dtype, weight.device
@@ -202,22 +211,33 @@ class OwnRows:
             factor: multiplies the learning rate.
             step: number of the training step, by which numbers are rounded.
         """
-        if self._in_place:
-            weight, state = self._weight, self._state
+
+        def step_on(piece: slice) -> None:
             if isinstance(index, slice):
-                weight, state = weight[index], {name: tensor[index] for name, tensor in state.items()}
-            self._optimizer.step(weight, state, index if isinstance(index, Tensor) else None, grad, factor)
-            return
-        for start in range(0, len(grad), ROWS):
-            stop = min(start + ROWS, len(grad))
-            if isinstance(index, slice):
-                which: slice | Tensor = slice(index.start + start, index.start + stop)
+                which: slice | Tensor = slice(index.start + piece.start, index.start + piece.stop)
             else:
-                which = index[start:stop]
-            self._step_aside(which, grad[start:stop], factor, step)
+                which = index[piece]
+            if self._in_place:
+                self._step_in_place(which, grad[piece], factor)
+            else:
+                self._step_aside(which, grad[piece], factor, step)
+
+        self.team.map(step_on, cut(len(grad), self._at_once))
 
     def _ranges(self, ranges: Sequence[range] | None) -> Sequence[range]:
         return (range(self.num_rows),) if ranges is None else ranges
+
+    @property
+    def _at_once(self) -> int:
+        """Rows that a thread updates at a time."""
+        return max(1, _NUMBERS // self.dim) if self.device.type == "cpu" else ROWS
+
+    def _step_in_place(self, which: slice | Tensor, grad: Tensor, factor: float) -> None:
+        """The step on a few rows, in the tensors of the table."""
+        weight, state = self._weight, self._state
+        if isinstance(which, slice):
+            weight, state = weight[which], {name: tensor[which] for name, tensor in state.items()}
+        self._optimizer.step(weight, state, which if isinstance(which, Tensor) else None, grad, factor)
 
     def _step_aside(self, which: slice | Tensor, grad: Tensor, factor: float, step: int) -> None:
         """The step on a few rows, computed on a copy of them."""

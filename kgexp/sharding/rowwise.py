@@ -53,6 +53,7 @@ class RowwiseTable(Table):
 
     def __init__(self, name: str, own: OwnRows, owners: Owners, exchange: GroupExchange) -> None:
         self.name, self.dim, self.dtype, self.device = name, own.dim, own.dtype, own.device
+        self.team = own.team
         self.num_rows, self.bounds = owners.num_rows, owners.bounds
         self.first_row, self.local_rows = own.first_row, own.num_rows
         self.exchange: GroupExchange = exchange

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.route import Route
+from kgexp.team import Team
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Table(Protocol):
         first_row, local_rows: number of this process's first row, and how many it has: those in `state_tensors`.
         exchange: reduces over the ranks that own rows.
         dtype, device: of what `gather` gives.
+        team: the threads that share the work on rows.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Table(Protocol):
     dim: int
     dtype: torch.dtype
     device: torch.device
+    team: Team
 
     def gather(self, route: Route) -> Tensor:
         """The rows of `route.ids`: a fresh leaf float[u, d] that wants a gradient."""

@@ -28,13 +28,13 @@ class FoldedTable(Table):
         self.name, self.num_rows, self.dim = name, num_rows, rows.dim
         self.bounds, self.first_row, self.local_rows = (0, num_rows), 0, num_rows
         self.exchange = Exchange()
-        self.dtype, self.device = rows.dtype, rows.device
+        self.dtype, self.device, self.team = rows.dtype, rows.device, rows.team
 
     @classmethod
     def of(cls, spec: TableSpec, k: int) -> "FoldedTable":
         """The table of a specification, with at most k rows in memory."""
         weight, state = new_rows(spec, range(min(k, spec.num_rows)))
-        rows = OwnRows(spec.name, weight, state, spec.optimizer, 0, spec.placement.dtype, spec.seed)
+        rows = OwnRows(spec.name, weight, state, spec.optimizer, 0, spec.placement.dtype, spec.seed, team=spec.team)
         return cls(rows, spec.name, spec.num_rows)
 
     def of_size(self, num_rows: int) -> "FoldedTable":

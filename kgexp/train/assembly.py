@@ -27,6 +27,7 @@ from kgexp.sharding.rows import Placement, TableSpec
 from kgexp.sharding.shared_rows import Asynchronous, SharedRows, Synchronous
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
+from kgexp.team import ONE, Team
 from kgexp.tracking.tracker import Tracker
 from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
@@ -142,7 +143,7 @@ class Parts:
     def table_specs(self, storage: Storage, earlier: Earlier | None = None) -> tuple[TableSpec, TableSpec]:
         """What the tables of entities and relations are to be; none of their rows is drawn yet."""
         model, seed, n = self.objective.model, self.config["seed"], self.graph.num_entities
-        make = partial(TableSpec, storage=storage, placement=self._placement, seed=seed)
+        make = partial(TableSpec, storage=storage, placement=self._placement, seed=seed, team=self._team)
         entities: Initial = partial(model.initial_entities, key(seed, Purpose.ENTITY_INIT), num_rows=n)
         relations: Initial = partial(
             model.initial_relations, key(seed, Purpose.RELATION_INIT), num_rows=self._relation_rows
@@ -259,6 +260,12 @@ class Parts:
     def validates(self) -> bool:
         """Whether the validation split is ranked during training."""
         return "valid" in self.config["evaluation"]["splits"] and len(self.graph.valid) > 0
+
+    @property
+    def _team(self) -> Team:
+        """The threads that share a step; HOGWILD workers have steps of their own, a GPU threads of its own."""
+        shared = self.device.type == "cpu" and getattr(self.sharding, "workers", 1) == 1
+        return Team(torch.get_num_threads()) if shared else ONE
 
     @property
     def _placement(self) -> Placement:

@@ -1,5 +1,11 @@
-"""The training step: the same five lines wherever rows live."""
+"""The training step: the same five lines wherever rows live.
 
+A batch is computed piece by piece, each small enough for the cache and by one thread of the table's team: the piece
+takes its rows out of the gathered ones, and leaves the gradient of every place where it has put them. What the places of
+a row have gathered is added up in the order of the places, so neither threads nor chance change a bit.
+"""
+
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +14,7 @@ from torch import Tensor
 
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.batch import Batch, Candidates, Rows
+from kgexp.scoring.batch import Batch, Candidates, Piece, Rows
 from kgexp.scoring.dropout import Dropout
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.regularizers import Regularizer
@@ -16,6 +22,7 @@ from kgexp.scoring.relation_prediction import RelationPrediction
 from kgexp.scoring.technique import ScoringTechnique
 from kgexp.sharding.route import Plan, Planner, local_plan
 from kgexp.sharding.table import Table
+from kgexp.train.places import Places
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,9 @@ class Work:
 
     batch: Batch
     drawn: Mapping[Side, Candidates]
-    entities: "_Places"
-    relations: "_Places"
+    pieces: Sequence[Piece]
+    entities: Places
+    relations: Places
     plan: Plan
 
 
@@ -46,9 +54,19 @@ def prepare(objective: Objective, num_entities: int, batch: Batch, planner: Plan
     """Chooses examples and candidates of a batch, and plans the way to the rows that they need."""
     batch = objective.scoring.choose(batch, objective.seed)
     drawn = objective.scoring.candidates(batch, num_entities, objective.seed)
-    entities = _Places.of(_entity_ids(batch, drawn))
-    relations = _Places.of(_relation_ids(objective, batch))
-    return Work(batch, drawn, entities, relations, planner(entities.ids, relations.ids))
+    pieces = objective.scoring.pieces(batch, drawn, _piece_size(objective.model.dim, batch.triples.device))
+    entities = Places.of([_entity_ids(piece) for piece in pieces])
+    relations = Places.of([_relation_ids(objective, piece.batch) for piece in pieces])
+    return Work(batch, drawn, pieces, entities, relations, planner(entities.ids, relations.ids))
+
+
+#: Numbers that the rows of a piece's triples make: a few times as many are what a core's cache holds.
+_NUMBERS = 1 << 16
+
+
+def _piece_size(dim: int, device: torch.device) -> int:
+    """How many triples make a piece; a GPU wants all of them at once."""
+    return max(1, _NUMBERS // dim) if device.type == "cpu" else sys.maxsize
 
 
 def train_step(objective: Objective, entity: Table, relation: Table, batch: Batch, factor: float = 1.0) -> Tensor:
@@ -69,63 +87,70 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
         What the rank's part adds to the loss of the batch, the auxiliary one included and the penalty not: a scalar
         apart from autograd. It may be NaN: whoever keeps the tables checks.
     """
-    batch, drawn, plan = work.batch, work.drawn, work.plan
-    entity_rows, relation_rows, rows = _gathered(objective, entity, relation, work)
-    dropped = Dropout(objective.model, objective.seed, batch.step).drop(batch, drawn, rows)
-    loss = objective.scoring.loss(objective.model, objective.loss, batch, dropped, entity)
-    if objective.auxiliary is not None:
-        loss = loss + objective.auxiliary.loss(objective.model, batch, dropped, objective.num_relations)
-    total = loss
-    if objective.regularizer is not None:
-        total = loss + objective.regularizer.penalty(objective.model, batch, rows)
-    total.backward()
+    plan, step = work.plan, work.batch.step
+    rows = entity.gather(plan.entity), relation.gather(plan.relation)
+
+    def learn(number: int) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        piece = work.pieces[number]
+        of_entities, of_relations = _placed(work, number, rows, learns=True)
+        placed = _named(objective, piece, of_entities, of_relations)
+        dropped = Dropout(objective.model, objective.seed, step).drop(piece.batch, piece.drawn, placed)
+        loss = _loss(objective, piece.batch, dropped, entity)
+        total = loss
+        if objective.regularizer is not None:
+            total = loss + objective.regularizer.penalty(objective.model, piece.batch, placed)
+        gradients = _gradients(total, of_entities + of_relations)
+        return loss.detach(), gradients[: len(of_entities)], gradients[len(of_entities) :]
+
+    losses, by_entities, by_relations = zip(*entity.team.map(learn, range(len(work.pieces))), strict=True)
     # Both gradients are on their way before either is waited for.
-    of_entities = entity.begin_update(plan.entity, _gradient(entity_rows))
-    of_relations = relation.begin_update(plan.relation, _gradient(relation_rows))
-    of_entities(factor, batch.step)
-    of_relations(factor, batch.step)
-    return loss.detach()
+    of_entities = entity.begin_update(plan.entity, work.entities.total(by_entities, entity.team))
+    of_relations = relation.begin_update(plan.relation, work.relations.total(by_relations, entity.team))
+    of_entities(factor, step)
+    of_relations(factor, step)
+    return torch.stack(losses).sum()
 
 
+@torch.no_grad()
 def step_loss(objective: Objective, entity: Table, relation: Table, work: Work) -> Tensor:
     """What `run_step` returns, without a step: nothing is dropped and nothing is updated."""
-    _, _, rows = _gathered(objective, entity, relation, work)
-    loss = objective.scoring.loss(objective.model, objective.loss, work.batch, rows, entity)
+    rows = entity.gather(work.plan.entity), relation.gather(work.plan.relation)
+
+    def loss(number: int) -> Tensor:
+        piece = work.pieces[number]
+        return _loss(objective, piece.batch, _named(objective, piece, *_placed(work, number, rows)), entity)
+
+    return torch.stack(entity.team.map(loss, range(len(work.pieces)))).sum()
+
+
+def _loss(objective: Objective, batch: Batch, rows: Rows, entity: Table) -> Tensor:
+    loss = objective.scoring.loss(objective.model, objective.loss, batch, rows, entity)
     if objective.auxiliary is not None:
-        loss = loss + objective.auxiliary.loss(objective.model, work.batch, rows, objective.num_relations)
+        loss = loss + objective.auxiliary.loss(objective.model, batch, rows, objective.num_relations)
     return loss
 
 
-def _gathered(objective: Objective, entity: Table, relation: Table, work: Work) -> tuple[Tensor, Tensor, Rows]:
-    """The gathered leaves of both tables, and the same rows where they are wanted."""
-    entity_rows = entity.gather(work.plan.entity)
-    relation_rows = relation.gather(work.plan.relation)
-    rows = _distribute(objective, work.drawn, work.entities.split(entity_rows), work.relations.split(relation_rows))
-    return entity_rows, relation_rows, rows
+def _gradients(total: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Zero where the loss does not reach a leaf."""
+    gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Distinct ids, and where the rows gathered for them are wanted."""
-
-    ids: Tensor  # int64[u], ascending
-    index: Tensor  # int64[all places]: row of `ids`
-    shapes: list[torch.Size]
-
-    @classmethod
-    def of(cls, wanted: Sequence[Tensor]) -> "_Places":
-        ids, index = torch.unique(torch.cat([part.reshape(-1) for part in wanted]), return_inverse=True)
-        return cls(ids, index, [part.shape for part in wanted])
-
-    def split(self, rows: Tensor) -> list[Tensor]:
-        """The rows float[u, d] spread over the places: float[…, d] for each tensor int64[…] that was wanted."""
-        parts = rows.index_select(0, self.index).split([shape.numel() for shape in self.shapes])
-        return [part.reshape(*shape, rows.shape[1]) for part, shape in zip(parts, self.shapes, strict=True)]
+def _placed(
+    work: Work, number: int, rows: tuple[Tensor, Tensor], learns: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The rows of a piece at every place, of both tables."""
+    places = (work.entities, work.relations)
+    of_entities, of_relations = (
+        [part.requires_grad_(learns) for part in place.put(number, own.detach())]
+        for place, own in zip(places, rows, strict=True)
+    )
+    return of_entities, of_relations
 
 
-def _entity_ids(batch: Batch, drawn: Mapping[Side, Candidates]) -> list[Tensor]:
+def _entity_ids(piece: Piece) -> list[Tensor]:
     """The entities of every place: heads, tails, then the candidates of each side."""
-    return [batch.triples[:, side.column] for side in Side] + [part.ids for part in drawn.values()]
+    return [piece.batch.triples[:, side.column] for side in Side] + [part.ids for part in piece.drawn.values()]
 
 
 def _relation_ids(objective: Objective, batch: Batch) -> list[Tensor]:
@@ -137,18 +162,11 @@ def _relation_ids(objective: Objective, batch: Batch) -> list[Tensor]:
     return wanted
 
 
-def _distribute(
-    objective: Objective, drawn: Mapping[Side, Candidates], entities: list[Tensor], relations: list[Tensor]
-) -> Rows:
+def _named(objective: Objective, piece: Piece, entities: Sequence[Tensor], relations: Sequence[Tensor]) -> Rows:
     """The rows under the names that techniques know them by; the inverse of `_entity_ids` and `_relation_ids`."""
     places, sides = iter(entities), objective.scoring.sides
-    every = relations.pop() if objective.auxiliary is not None else None
     own = {side: next(places) for side in Side}
-    candidates = {side: next(places) for side in drawn}
-    masks = {side: part.mask for side, part in drawn.items() if part.mask is not None}
-    return Rows(own, dict(zip(sides, relations, strict=True)), candidates, masks, every)
-
-
-def _gradient(rows: Tensor) -> Tensor:
-    """The gradient of a leaf, zero where the loss does not reach it."""
-    return torch.zeros_like(rows) if rows.grad is None else rows.grad
+    candidates = {side: next(places) for side in piece.drawn}
+    masks = {side: part.mask for side, part in piece.drawn.items() if part.mask is not None}
+    every = relations[-1] if objective.auxiliary is not None else None
+    return Rows(own, dict(zip(sides, relations, strict=False)), candidates, masks, every)
