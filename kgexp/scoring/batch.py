@@ -86,6 +86,7 @@ class Batch:
             triples=self.triples[triples],
             weights=None if self.weights is None else self.weights[triples],
             examples=examples,
+            whole=self.total,
             examples_before=before,
             begin=self.begin + start,
         )

@@ -18,9 +18,12 @@ from torch import Tensor
 
 from kgexp.scoring.targets import Targets
 
+#: Products of rows that are shorter than this cost as much as the logarithms that they save.
+_LONG = 256
+
 
 class Sampled(NamedTuple):
-    """Losses float[b], and the derivatives of each by the answer's score float[b] and by those of negatives float[b, k]."""
+    """Losses float[b], and the derivatives of each by its answer's score float[b] and its negatives' float[b, k]."""
 
     losses: Tensor
     by_answers: Tensor
@@ -34,13 +37,16 @@ class Loss(ABC):
     answers_first = False
 
     @abstractmethod
-    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+    def sampled_(
+        self, answers: Tensor, negatives: Tensor, counts: Tensor | int, share: Tensor | float = 1.0
+    ) -> Sampled:
         """The losses of queries with one answer each, and their derivatives. No autograd.
 
         Args:
             answers: float[b], the answers' scores.
             negatives: float[b, k], those of negatives, k at least 1: their memory is the function's to overwrite.
             counts: int64[b], or one for all: the negatives that take part.
+            share: what each loss is multiplied by, and so its derivatives: float[b], or one number for all.
         """
 
     @abstractmethod
@@ -81,14 +87,17 @@ class Softmax(Loss):
     def __init__(self, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
 
-    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+    def sampled_(
+        self, answers: Tensor, negatives: Tensor, counts: Tensor | int, share: Tensor | float = 1.0
+    ) -> Sampled:
         """See `Loss.sampled_`: the answer is one of the candidates."""
         largest = torch.maximum(negatives.amax(dim=-1), answers)
         exponentials = negatives.sub_(largest.unsqueeze(-1)).exp_()
         answers = answers - largest
         others = exponentials.sum(dim=-1)
         total = others + answers.exp()
-        return Sampled(total.log() - answers, -others / total, exponentials.div_(total.unsqueeze(-1)))
+        shares = share / total
+        return Sampled((total.log() - answers) * share, -others * shares, _scaled_(exponentials, shares))
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The log-sum-exp of the block and, for label smoothing, its sum."""
@@ -137,7 +146,9 @@ class Logistic(Loss):
         self.balanced = balanced
         self.label_smoothing = label_smoothing
 
-    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+    def sampled_(
+        self, answers: Tensor, negatives: Tensor, counts: Tensor | int, share: Tensor | float = 1.0
+    ) -> Sampled:
         """See `Loss.sampled_`. The sum over the negatives is off by some 1e-7 a negative in float32."""
         # log(1 + exp(s)) = max(s, 0) - log max(σ(s), σ(-s)); the σ is wanted for the gradient anyway.
         plausible = negatives.sigmoid()
@@ -146,10 +157,10 @@ class Logistic(Loss):
         others -= _log_product_(torch.maximum(likelier, plausible, out=likelier))
         mine, own = _softplus(-answers), -torch.sigmoid(-answers)
         if self.balanced:
-            share = _inverse(counts, others)
-            return Sampled(mine + others * share, own, plausible.mul_(share.unsqueeze(-1)))
-        share = _inverse(counts + 1, others)
-        return Sampled((mine + others) * share, own * share, plausible.mul_(share.unsqueeze(-1)))
+            each = _inverse(counts, others)
+            return Sampled((mine + others * each) * share, own * share, _scaled_(plausible, each * share))
+        each = _inverse(counts + 1, others) * share
+        return Sampled((mine + others) * each, own * each, _scaled_(plausible, each))
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The sum of the losses of the block's scores."""
@@ -201,13 +212,15 @@ class SelfAdversarial(Loss):
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = temperature
 
-    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+    def sampled_(
+        self, answers: Tensor, negatives: Tensor, counts: Tensor | int, share: Tensor | float = 1.0
+    ) -> Sampled:
         """See `Loss.sampled_`."""
         weights = self._tempered(negatives).softmax(dim=-1)
         weights.nan_to_num_(0.0)  # of a query without negatives
         gradient = negatives.sigmoid().mul_(weights)
         losses = _softplus(-answers) + weights.mul_(_softplus(negatives)).sum(dim=-1)
-        return Sampled(losses, -torch.sigmoid(-answers), gradient)
+        return Sampled(losses * share, -torch.sigmoid(-answers) * share, _scaled_(gradient, share))
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The logarithms of Σ exp(T s) and of Σ exp(T s) · (-log σ(-s))."""
@@ -251,13 +264,15 @@ class MarginRanking(Loss):
     def __init__(self, margin: float = 1.0) -> None:
         self.margin = margin
 
-    def sampled_(self, answers: Tensor, negatives: Tensor, counts: Tensor | int) -> Sampled:
+    def sampled_(
+        self, answers: Tensor, negatives: Tensor, counts: Tensor | int, share: Tensor | float = 1.0
+    ) -> Sampled:
         """See `Loss.sampled_`."""
         excess = negatives.add_((self.margin - answers).unsqueeze(-1)).clamp_(min=0)
         close = (excess > 0).to(excess.dtype)
-        share = _inverse(counts, answers)
-        by_negatives = close.mul_(share.unsqueeze(-1))
-        return Sampled(excess.sum(dim=-1) * share, -by_negatives.sum(dim=-1), by_negatives)
+        each = _inverse(counts, answers) * share
+        by_negatives = _scaled_(close, each)
+        return Sampled(excess.sum(dim=-1) * each, -by_negatives.sum(dim=-1), by_negatives)
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The sum of what is too close, and how many that are."""
@@ -296,20 +311,24 @@ def _sum(others: Tensor) -> Tensor:
     return others.masked_fill(others == -math.inf, 0).sum(dim=-1, keepdim=True)
 
 
-def _inverse(counts: Tensor | int, like: Tensor) -> Tensor:
-    """1 / count, of none 1: float[b], or float[] where all have the same."""
-    return torch.as_tensor(counts, device=like.device).clamp(min=1).to(like.dtype).reciprocal()
+def _inverse(counts: Tensor | int, like: Tensor) -> Tensor | float:
+    """1 / count, of none 1: float[b], or one number where all have the same."""
+    return counts.clamp(min=1).to(like.dtype).reciprocal() if isinstance(counts, Tensor) else 1 / max(counts, 1)
+
+
+def _scaled_(rows: Tensor, by: Tensor | float) -> Tensor:
+    """Rows float[b, k] times a number each, or all times the same, in place."""
+    return rows.mul_(by.unsqueeze(-1) if isinstance(by, Tensor) else by)
 
 
 def _log_product_(x: Tensor) -> Tensor:
     """Σ log x over the last dimension of numbers from ½ to 1, float[b, k] to float[b]; x is overwritten.
 
-    A logarithm costs ten times as much as a product, and of 32 such numbers none underflows.
+    A logarithm costs ten times as much as a product, and of 16 such numbers none underflows.
     """
-    total = x.new_zeros(x.shape[:-1])
-    for _ in range(5):
+    for _ in range(4):
         k = x.shape[-1]
-        if k % 2:
-            total += x[..., -1].log()
-        x = x[..., : k // 2].mul_(x[..., k // 2 : k // 2 * 2])
-    return total + x.log_().sum(dim=-1)
+        if k < _LONG or k % 2:
+            break
+        x = x[..., : k // 2].mul_(x[..., k // 2 :])
+    return x.log_().sum(dim=-1)

@@ -1,10 +1,11 @@
 """The loss of queries against a few candidates each, with its gradient by hand.
 
 A chunk is scored, its scores become losses, then slopes in the same memory, then the gradients of queries and
-candidates: one pass while the chunk's numbers are in the cache, of which autograd sees one operation. What it would keep
-of a chunk is several times as much as the scores, and each of its operations would fetch them anew.
+candidates: one pass while the chunk's numbers are in the cache, of which autograd sees one operation. What it would
+keep of a chunk is several times as much as the scores, and each of its operations would fetch them anew.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,10 @@ from torch.autograd.function import once_differentiable
 
 from kgexp.models.base import Model
 from kgexp.scoring.losses import Loss
+from kgexp.team import cut
+
+#: Scores that are made at a time: they and what becomes of them stay in the cache.
+_SCORES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -36,18 +41,29 @@ class Examples:
     mask: Tensor | None
     share: Tensor | float
 
-    def chunks(self, x: int) -> list[tuple[slice, slice, int]]:
-        """Of x examples, those that are scored in one product: a slice of them, that of their chunks, and how many
-        chunks these are. Whole chunks go together, the first and the last one may be smaller."""
+    def blocks(self, x: int, k: int) -> Iterator[tuple[slice, slice]]:
+        """Of x examples with k candidates those that are scored in one product, and their chunks: slices. Whole chunks
+        go together; the first and the last chunk may be smaller."""
+        at_once = max(1, _SCORES // k)
         first = min(self.chunk_size - self.offset, x) if self.offset else 0
         whole = (x - first) // self.chunk_size
-        cut, before = first + whole * self.chunk_size, 1 if first else 0
-        spans = [(slice(0, first), slice(0, before), 1)] if first else []
-        if whole:
-            spans.append((slice(first, cut), slice(before, before + whole), whole))
-        if cut < x:
-            spans.append((slice(cut, x), slice(before + whole, before + whole + 1), 1))
-        return spans
+        before = 1 if first else 0
+        yield from _rows_of_one(slice(0, first), 0, at_once)
+        if self.chunk_size > at_once:
+            for chunk in range(whole):
+                start = first + chunk * self.chunk_size
+                yield from _rows_of_one(slice(start, start + self.chunk_size), before + chunk, at_once)
+        else:
+            for part in cut(whole, at_once // self.chunk_size):
+                rows = slice(first + part.start * self.chunk_size, first + part.stop * self.chunk_size)
+                yield rows, slice(before + part.start, before + part.stop)
+        yield from _rows_of_one(slice(first + whole * self.chunk_size, x), before + whole, at_once)
+
+
+def _rows_of_one(rows: slice, chunk: int, at_once: int) -> Iterator[tuple[slice, slice]]:
+    """Some of the examples of one chunk at a time."""
+    for part in cut(rows.stop - rows.start, at_once):
+        yield slice(rows.start + part.start, rows.start + part.stop), slice(chunk, chunk + 1)
 
 
 def sampled_loss(queries: Tensor, answers: Tensor, candidates: Tensor, examples: Examples) -> Tensor:
@@ -68,20 +84,21 @@ class _Sampled(Function):
     def forward(ctx: Any, queries: Tensor, answers: Tensor, candidates: Tensor, examples: Examples) -> Tensor:
         learns = any(ctx.needs_input_grad)
         by_queries, by_answers, by_candidates = (
-            torch.empty_like(x) if learns else x for x in (queries, answers, candidates)
+            make(x) if learns else x
+            for make, x in ((torch.empty_like, queries), (torch.empty_like, answers), (torch.zeros_like, candidates))
         )
         total = queries.new_zeros(())
-        for span, chunks, number in examples.chunks(len(queries)):
-            q, c = queries[span], candidates[chunks]
-            together = (q, c[0]) if number == 1 else (q.unflatten(0, (number, -1)), c)
+        for rows, chunks in examples.blocks(len(queries), candidates.shape[1]):
+            q, c = queries[rows], candidates[chunks]
+            together = (q, c[0]) if len(c) == 1 else (q.unflatten(0, (len(c), -1)), c)
             scores, backward = examples.model.scored(*together)
-            losses, slopes, upstream = _slopes(examples, span, answers[span], scores.view(len(q), -1))
+            losses, slopes, upstream = _slopes(examples, rows, answers[rows], scores.view(len(q), -1))
             total += losses
             if learns:
-                by_answers[span] = slopes
+                by_answers[rows] = slopes
                 of_queries, of_candidates = backward(upstream.view(scores.shape))
-                by_queries[span] = of_queries.view(q.shape)
-                by_candidates[chunks] = of_candidates.view(c.shape)
+                by_queries[rows] = of_queries.view(q.shape)
+                by_candidates[chunks] += of_candidates.view(c.shape)
         ctx.save_for_backward(by_queries, by_answers, by_candidates)
         return total
 
@@ -92,15 +109,14 @@ class _Sampled(Function):
         return by_queries, by_answers, by_candidates, None
 
 
-def _slopes(examples: Examples, span: slice, answers: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ share · loss of a span, and its derivatives by the answers' scores float[x] and by `scores` float[x, k], which
-    are overwritten."""
+def _slopes(examples: Examples, rows: slice, answers: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ share · loss of some rows, and its derivatives by the answers' scores float[x] and by `scores` float[x, k]:
+    these are overwritten."""
     counts: Tensor | int = scores.shape[1]
     if examples.mask is not None:
-        mask = examples.mask[span]
+        mask = examples.mask[rows]
         scores.masked_fill_(mask, -torch.inf)
         counts = counts - mask.sum(dim=-1)
-    losses, by_answers, by_scores = examples.loss.sampled_(answers, scores, counts)
-    share = examples.share[span] if isinstance(examples.share, Tensor) else examples.share
-    each = share.unsqueeze(-1) if isinstance(share, Tensor) else share
-    return (losses * share).sum(), by_answers * share, by_scores.mul_(each)
+    share = examples.share[rows] if isinstance(examples.share, Tensor) else examples.share
+    losses, by_answers, by_scores = examples.loss.sampled_(answers, scores, counts, share)
+    return losses.sum(), by_answers, by_scores

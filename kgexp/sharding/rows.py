@@ -23,7 +23,7 @@ from kgexp.team import ONE, Team, cut
 FILL = 1 << 18
 
 #: Numbers of the rows that a thread updates at a time: its temporaries stay in a core's cache.
-_NUMBERS = 1 << 16
+_NUMBERS = 1 << 17
 
 #: What the weights are called among the tensors of the state.
 WEIGHT = "weight"
@@ -156,7 +156,15 @@ class OwnRows:
 
     def read(self, index: Tensor) -> Tensor:
         """The rows `index` int64[u], any of them, counted from the first own one: float[u, d] in fresh memory."""
-        return self._weight.index_select(0, index).to(self.dtype)
+        if not self._in_place:
+            return self._weight.index_select(0, index).to(self.dtype)
+        rows = self._weight.new_empty(len(index), self.dim)
+
+        def take(piece: slice) -> None:
+            torch.index_select(self._weight, 0, index[piece], out=rows[piece])
+
+        self.team.map(take, cut(len(index), self._at_once))
+        return rows
 
     @property
     def waiting(self) -> Tensor | None:

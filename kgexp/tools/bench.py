@@ -158,7 +158,8 @@ class _Steps:
         return work.batch.total
 
     def _prepare(self, step: int) -> Work:
-        return prepare(self._objective, self._entity.num_rows, self._batches(step), self._sharding.plan)
+        batch, threads = self._batches(step), self._entity.team.threads
+        return prepare(self._objective, self._entity.num_rows, batch, self._sharding.plan, threads)
 
 
 def _window_size(steps: _Steps, world: World) -> int:

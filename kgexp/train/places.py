@@ -1,6 +1,6 @@
 """Where the rows of a step are wanted: from distinct rows to places, and the gradients of places back to the rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,34 +44,37 @@ class Places:
 
     def put(self, piece: int, rows: Tensor) -> list[Tensor]:
         """The rows float[u, d] at the places of a piece: fresh memory float[…, d] for each tensor int64[…]."""
-        at, placed = self._begins[piece], []
-        for shape in self.shapes[piece]:
-            index = self.index[at : at + shape.numel()]
-            placed.append(rows.index_select(0, index).view(*shape, rows.shape[1]))
-            at += shape.numel()
-        return placed
+        return [
+            rows.index_select(0, self.index[places]).view(*shape, rows.shape[1])
+            for shape, places in self._places(piece)
+        ]
 
-    def total(self, pieces: Sequence[Sequence[Tensor]], team: Team) -> Tensor:
-        """The gradients float[…, d] of all places of every piece, added up by row in the order of the places:
-        float[u, d]."""
-        width = pieces[0][0].shape[-1]
-        flat = torch.cat([part.reshape(-1, width) for piece in pieces for part in piece])
-        total = flat.new_empty(len(self.ids), width)
-        if flat.device.type != "cpu":
-            return total.zero_().index_add_(0, self.index, flat)
+    def room(self, rows: Tensor) -> Tensor:
+        """Room float[p, d] for the gradients of all places."""
+        return rows.new_empty(len(self.index), rows.shape[1])
+
+    def leave(self, piece: int, gradients: Sequence[Tensor], room: Tensor) -> None:
+        """Puts the gradients float[…, d] of the places of a piece where `total` looks for them."""
+        for gradient, (_, places) in zip(gradients, self._places(piece), strict=True):
+            room[places] = gradient.view(-1, room.shape[1])
+
+    def total(self, room: Tensor, team: Team) -> Tensor:
+        """The gradients that all pieces have left, added up by row in the order of the places: float[u, d]."""
+        total = room.new_empty(len(self.ids), room.shape[1])
+        if room.device.type != "cpu":
+            return total.zero_().index_add_(0, self.index, room)
 
         def add_up(rows: slice) -> None:
-            starts = self.starts[rows]
-            places = self.order[starts[0] : self.starts[rows.stop]]
-            total[rows] = F.embedding_bag(places, flat, starts - starts[0], mode="sum")
+            starts = self.starts[rows.start : rows.stop + 1]
+            places = self.order[starts[0] : starts[-1]]
+            total[rows] = F.embedding_bag(places, room, starts[:-1] - starts[0], mode="sum")
 
-        team.map(add_up, cut(len(self.ids), _NUMBERS // width))
+        team.map(add_up, cut(len(self.ids), _NUMBERS // room.shape[1]))
         return total
 
-    @property
-    def _begins(self) -> list[int]:
-        """The first place of each piece."""
-        begins = [0]
-        for shapes in self.shapes:
-            begins.append(begins[-1] + sum(shape.numel() for shape in shapes))
-        return begins
+    def _places(self, piece: int) -> Iterator[tuple[torch.Size, slice]]:
+        """The shapes that a piece wants, and the places of each."""
+        at = sum(shape.numel() for shapes in self.shapes[:piece] for shape in shapes)
+        for shape in self.shapes[piece]:
+            yield shape, slice(at, at + shape.numel())
+            at += shape.numel()

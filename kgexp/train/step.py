@@ -1,8 +1,8 @@
 """The training step: the same five lines wherever rows live.
 
 A batch is computed piece by piece, each small enough for the cache and by one thread of the table's team: the piece
-takes its rows out of the gathered ones, and leaves the gradient of every place where it has put them. What the places of
-a row have gathered is added up in the order of the places, so neither threads nor chance change a bit.
+takes its rows out of the gathered ones, and leaves the gradient of every place where it has put them. What the places
+of a row have gathered is added up in the order of the places, so neither threads nor chance change a bit.
 """
 
 import sys
@@ -50,28 +50,33 @@ class Work:
     plan: Plan
 
 
-def prepare(objective: Objective, num_entities: int, batch: Batch, planner: Planner = local_plan) -> Work:
-    """Chooses examples and candidates of a batch, and plans the way to the rows that they need."""
+def prepare(
+    objective: Objective, num_entities: int, batch: Batch, planner: Planner = local_plan, threads: int = 1
+) -> Work:
+    """Chooses examples and candidates of a batch, and plans the way to the rows that they need; cuts it for threads."""
     batch = objective.scoring.choose(batch, objective.seed)
     drawn = objective.scoring.candidates(batch, num_entities, objective.seed)
-    pieces = objective.scoring.pieces(batch, drawn, _piece_size(objective.model.dim, batch.triples.device))
+    pieces = objective.scoring.pieces(batch, drawn, _piece_size(batch, objective.model.dim, threads))
     entities = Places.of([_entity_ids(piece) for piece in pieces])
     relations = Places.of([_relation_ids(objective, piece.batch) for piece in pieces])
     return Work(batch, drawn, pieces, entities, relations, planner(entities.ids, relations.ids))
 
 
-#: Numbers that the rows of a piece's triples make: a few times as many are what a core's cache holds.
-_NUMBERS = 1 << 16
+#: Numbers that the rows of a piece's triples make. Less of them stay in the cache, more of them go through every call.
+_NUMBERS = 1 << 18
 
 
-def _piece_size(dim: int, device: torch.device) -> int:
-    """How many triples make a piece; a GPU wants all of them at once."""
-    return max(1, _NUMBERS // dim) if device.type == "cpu" else sys.maxsize
+def _piece_size(batch: Batch, dim: int, threads: int) -> int:
+    """How many triples make a piece: each thread has one at least; a GPU wants all of them at once."""
+    if batch.triples.device.type != "cpu":
+        return sys.maxsize
+    return max(1, min(_NUMBERS // dim, -(-len(batch) // threads)))
 
 
 def train_step(objective: Objective, entity: Table, relation: Table, batch: Batch, factor: float = 1.0) -> Tensor:
     """One step of training on one batch, in this process alone: see `run_step`."""
-    return run_step(objective, entity, relation, prepare(objective, entity.num_rows, batch), factor)
+    work = prepare(objective, entity.num_rows, batch, threads=entity.team.threads)
+    return run_step(objective, entity, relation, work, factor)
 
 
 def run_step(objective: Objective, entity: Table, relation: Table, work: Work, factor: float = 1.0) -> Tensor:
@@ -89,8 +94,9 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
     """
     plan, step = work.plan, work.batch.step
     rows = entity.gather(plan.entity), relation.gather(plan.relation)
+    by_place = work.entities.room(rows[0]), work.relations.room(rows[1])
 
-    def learn(number: int) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    def learn(number: int) -> Tensor:
         piece = work.pieces[number]
         of_entities, of_relations = _placed(work, number, rows, learns=True)
         placed = _named(objective, piece, of_entities, of_relations)
@@ -100,12 +106,14 @@ def run_step(objective: Objective, entity: Table, relation: Table, work: Work, f
         if objective.regularizer is not None:
             total = loss + objective.regularizer.penalty(objective.model, piece.batch, placed)
         gradients = _gradients(total, of_entities + of_relations)
-        return loss.detach(), gradients[: len(of_entities)], gradients[len(of_entities) :]
+        work.entities.leave(number, gradients[: len(of_entities)], by_place[0])
+        work.relations.leave(number, gradients[len(of_entities) :], by_place[1])
+        return loss.detach()
 
-    losses, by_entities, by_relations = zip(*entity.team.map(learn, range(len(work.pieces))), strict=True)
+    losses = entity.team.map(learn, range(len(work.pieces)))
     # Both gradients are on their way before either is waited for.
-    of_entities = entity.begin_update(plan.entity, work.entities.total(by_entities, entity.team))
-    of_relations = relation.begin_update(plan.relation, work.relations.total(by_relations, entity.team))
+    of_entities = entity.begin_update(plan.entity, work.entities.total(by_place[0], entity.team))
+    of_relations = relation.begin_update(plan.relation, work.relations.total(by_place[1], entity.team))
     of_entities(factor, step)
     of_relations(factor, step)
     return torch.stack(losses).sum()

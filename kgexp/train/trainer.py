@@ -237,7 +237,7 @@ class Trainer:
 
     def _train_alone(self, step: int) -> tuple[int, Tensor]:
         """A step in this process alone: its triples and its loss."""
-        work = prepare(self.objective, self.entity.num_rows, self.batches(step))
+        work = prepare(self.objective, self.entity.num_rows, self.batches(step), threads=self.entity.team.threads)
         factor = self.schedule.factor(step, self.plan.total)
         return work.batch.total, run_step(self.objective, self.entity, self.relation, work, factor)
 
@@ -266,7 +266,7 @@ class Trainer:
         if self.tour is not None:
             self.tour.arrive(step)
         plan = partial(self.sharding.plan, signal=stop.noted or 0)
-        return prepare(self.objective, self.entity.num_rows, self.batches(step), plan)
+        return prepare(self.objective, self.entity.num_rows, self.batches(step), plan, self.entity.team.threads)
 
     def _account(self, triples: int, loss: Tensor, factor: float, progress: Progress) -> None:
         """Counts a step that was trained, with the metrics that are due after it."""
