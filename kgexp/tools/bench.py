@@ -130,7 +130,6 @@ _SUITES: Mapping[str, Suite] = {
     "evaluate": Suite(
         over_grid("kgexp.tools.bench.evaluate", compose=composed),
         columns_of(("queries/s", "queries_per_second"), ("s of test", "test_seconds.median")),
-        plotted=True,
     ),
 }
 
@@ -147,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
             draw(found["settings"], found["machine"]["rates"][0], options.plot)
     except Exception as error:
         return failed(error, OSError)
-    return 0
+    return 1 if any("error" in figures for figures in found["settings"].values()) else 0
 
 
 def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
@@ -164,12 +163,13 @@ def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
 def _beside_machine(settings: Settings) -> dict[str, Any]:
     """The settings, with what is the same for all of them apart, and the rates of the machine."""
     about: dict[str, Any] = {}
-    for figures in settings.values():
+    measured = [figures for figures in settings.values() if "error" not in figures]
+    for figures in measured:
         about |= {name: figures.pop(name) for name in _ABOUT if name in figures}
         figures["device"] = "cpu" if about["machine"]["device"] == "cpu" else "cuda"
-    kinds = dict.fromkeys((figures["threads"], figures["device"]) for figures in settings.values())
+    kinds = dict.fromkeys((figures["threads"], figures["device"]) for figures in measured)
     rates = {kind: apart(machine.rates, *kind) for kind in kinds}
-    for figures in settings.values():
+    for figures in measured:
         if "gflops" in figures:
             best = machine.peak(rates[figures["threads"], figures["device"]], figures["dtype"])
             figures["share_of_machine"] = figures["gflops"] / best if best else None

@@ -58,7 +58,7 @@ def exchange(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
         raise ConfigError("one rank exchanges nothing: set sharding.ranks to 2 or more.")
     device, asked = device_of(config, world), config["exchange"]
     sharding: RowwiseSharding = build(config["sharding"], plugins=config["plugins"])
-    cases = {}
+    cases: dict[str, Any] = {}
     with closing(sharding):
         sharding.open(world, device)
         for d in asked["widths"]:
@@ -117,7 +117,8 @@ class _Measuring:
             begin = _now(self._table.device)
             work()
             times.append(1000 * (_now(self._table.device) - begin))
-        return max(self._world.gather("the milliseconds", statistics.median(times)))
+        of_ranks: list[float] = self._world.gather("the milliseconds", statistics.median(times))
+        return max(of_ranks)
 
     def _meet(self) -> None:
         """The least that ranks can exchange: a number each."""

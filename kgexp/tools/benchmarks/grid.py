@@ -6,7 +6,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from kgexp.errors import ConfigError
+from kgexp.errors import ConfigError, KgexpError
 from kgexp.sweep.arguments import combinations
 from kgexp.tools.measuring import apart, measured
 
@@ -47,12 +47,18 @@ def _measure(workers: Sequence[str], compose: Compose, arguments: Sequence[str])
 
 
 def measure(configs: Mapping[str, dict[str, Any]], *workers: str) -> Settings:
-    """The figures of configurations by name: see `over_grid`."""
+    """The figures of configurations by name: see `over_grid`. Of one that fails, `error` is the sentence; where all do,
+    the last one's is raised."""
     found: Settings = {}
     for name, config in configs.items():
         figures: dict[str, Any] = {}
-        for worker in workers:
-            figures |= apart(measured, config, worker)
+        try:
+            for worker in workers:
+                figures |= apart(measured, config, worker)
+        except KgexpError as error:
+            figures = {"error": str(error)}
+            if name == list(configs)[-1] and all("error" in others for others in found.values()):
+                raise
         for case, own in figures.pop("cases", {"": {}}).items():
             label = ", ".join(part for part in (name if len(configs) > 1 or not case else "", case) if part)
             found[label] = figures | own

@@ -2,14 +2,14 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 from kgexp.reporting.keys import shown
 from kgexp.reporting.page import markdown
 from kgexp.reporting.tables import Column, Table
 
-#: Where a figure is, such as `triples_per_second.median`, by how it is called, with the number that it is multiplied by.
+#: Where a figure is, such as `triples_per_second.median`, by its head, with what it is multiplied by.
 Columns = Mapping[str, tuple[str, float]]
 
 #: Figures that say nothing of a setting.
@@ -84,7 +84,10 @@ def _numbers(figures: Mapping[str, Any], before: str) -> Iterator[str]:
 
 def _at(figures: Mapping[str, Any], path: str) -> Any:
     """The value at a dotted path; None where there is none."""
-    return reduce(lambda at, key: at.get(key) if isinstance(at, Mapping) else None, path.split("."), figures)
+    at: Any = figures
+    for key in path.split("."):
+        at = at.get(key) if isinstance(at, Mapping) else None
+    return at
 
 
 def _scaled(value: Any, scale: float) -> float | None:

@@ -25,8 +25,8 @@ ROUNDS, SECONDS = 7, 0.1
 
 _ATEN = torch.ops.aten
 
-#: Operations that are matrix products, by their names, with the place of the left operand; those with one at place 1 add
-#: the product to what is at place 0.
+#: Operations that are matrix products, by name, with the place of the left operand: where it is 1, the product is
+#: added to what is at place 0.
 _PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "baddbmm_": 1}
 
 
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.products: list[Product] = []
 
     def __torch_dispatch__(
@@ -124,7 +124,7 @@ def recorded(work: Callable[[], object]) -> tuple[int, list[Product]]:
 
     recorder = Recorder()
     # The counter knows no products in place.
-    more = {operation: in_place for operation in (_ATEN.addmm_, _ATEN.baddbmm_)}
+    more = dict.fromkeys((_ATEN.addmm_, _ATEN.baddbmm_), in_place)
     with FlopCounterMode(display=False, custom_mapping=more) as counter, recorder:
         work()
     return counter.get_total_flops(), recorder.products

@@ -1,8 +1,8 @@
-"""The suite `scaling`: training of all ranks and of one alone, in turns, on a quiet machine, for ranks wait for each other.
+"""The suite `scaling`: training of all ranks and of one alone, in turns.
 
 `speedup` is the ratio of their triples a second. `cpu_speedup` is that of the computing of one rank to that of the
 busiest, the exchange's included: what several ranks with cores of their own can reach, and nearly the same on a busy
-machine.
+machine; `speedup` wants a quiet one, for ranks wait for each other.
 """
 
 from typing import Any

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from kgexp.build import build
 from kgexp.errors import ConfigError
 from kgexp.sharding.backing import Backing
@@ -69,7 +71,8 @@ def waiting(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
 
 def _slices(backing: Backing, folder: Path) -> dict[str, Any]:
     """MB/s of slices out of memory and into it."""
-    rows, chosen = {}, 0
+    rows: dict[int, dict[str, Tensor]] = {}
+    chosen = 0
     for k in range(len(backing.slices)):
         size = backing.slices.size(k) * backing.layout.row_bytes()
         if size and (not rows or chosen + size <= MOVED):
