@@ -123,6 +123,8 @@ _SUITES: Mapping[str, Suite] = {
             ("store MB/s", "store_mb_per_second"),
             ("file write", "plain.write_mb_per_second"),
             ("write and fsync", "plain.write_sync_mb_per_second"),
+            ("MB read a pass", "read_mb_a_pass"),
+            ("MB written", "written_mb_a_pass"),
             ("s a pass", "seconds"),
             ("% waited", "waited", PERCENT),
         ),
@@ -143,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
         found = {"suite": options.suite, "arguments": given, **_beside_machine(suite.run(given))}
         _write(found, page(found, suite.columns), options)
         if draw:
-            draw(found["settings"], found["machine"]["rates"][0], options.plot)
+            draw(found["settings"], found["machine"]["rates"], options.plot)
     except Exception as error:
         return failed(error, OSError)
     return 1 if any("error" in figures for figures in found["settings"].values()) else 0

@@ -18,7 +18,7 @@ Compose = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def settings(arguments: Sequence[str], compose: Compose) -> dict[str, dict[str, Any]]:
-    """The configurations of a grid by their names: the arguments that tell them apart, or all where there is one.
+    """The configurations of a grid by their names: the arguments that tell them apart.
 
     Raises:
         ConfigError: an argument has an interval of values, or a configuration cannot be run.
@@ -29,9 +29,7 @@ def settings(arguments: Sequence[str], compose: Compose) -> dict[str, dict[str, 
             raise ConfigError(
                 f"a benchmark cannot try all {override.input_line}: list values, as in model.dim=100,200."
             )
-    if not overrides:
-        return {"as configured": compose([])}
-    return {", ".join(own or given): compose(given) for given, own in combinations(overrides)}
+    return {", ".join(own) or "as given": compose(given) for given, own in combinations(overrides)}
 
 
 def over_grid(*workers: str, compose: Compose) -> Callable[[Sequence[str]], Settings]:

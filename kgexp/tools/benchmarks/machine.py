@@ -4,7 +4,7 @@ Each is that of the fastest of several repetitions, as in STREAM (McCalpin 1995)
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def peak(found: dict[str, Any], dtype: str = "float32") -> float | None:
+def peak(found: Mapping[str, Any], dtype: str = "float32") -> float | None:
     """The best rate of matrix products in GFLOP/s, of the shapes that were measured; None for another dtype."""
     return max(found["products_gflops"].get(dtype, {}).values(), default=None)
 

@@ -66,7 +66,8 @@ def moving(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
 def waiting(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     """The second half: the passes of the configuration."""
     parts = parts_of(config, world)
-    report(folder, parts, summary(timed_passes(parts, folder)))
+    rows, moved = timed_passes(parts, folder)
+    report(folder, parts, summary(rows) | moved)
 
 
 def _slices(backing: Backing, folder: Path) -> dict[str, Any]:

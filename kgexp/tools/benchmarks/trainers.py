@@ -23,6 +23,7 @@ from kgexp.build import build
 from kgexp.errors import ConfigError
 from kgexp.resume import given_keys
 from kgexp.sharding.partitioned import PartitionedSharding
+from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.tools.arguments import numbers
 from kgexp.tools.benchmarks.grid import Settings
 from kgexp.tools.composing import composed_sharded
@@ -72,11 +73,13 @@ def compare(arguments: Sequence[str]) -> Settings:
 def passes(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     """On each trainer: some passes; leaves a row about each."""
     parts = parts_of(config, world)
-    report(folder, parts, {"passes": timed_passes(parts, folder)})
+    rows, _ = timed_passes(parts, folder)
+    report(folder, parts, {"passes": rows})
 
 
-def timed_passes(parts: Parts, folder: str) -> list[dict[str, float]]:
-    """Trains a pass and some more, on each trainer: a row about each of these."""
+def timed_passes(parts: Parts, folder: str) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Trains a pass and some more, on each trainer: a row about each of these, and the megabytes that a pass has `read`
+    from where rows are kept, and `written`, means over all."""
     config, world, clock = parts.config, parts.world, _Passes(parts.config, folder)
     with (
         closing(parts.sharding),
@@ -96,7 +99,9 @@ def timed_passes(parts: Parts, folder: str) -> list[dict[str, float]]:
             trainer.fit(progress, stop)
         stop.finish()
         world.barrier("the end")
-    return clock.timed(triples)
+    assert isinstance(entity, PartitionedTable)
+    moved = {"read": entity.backing.read_bytes, "written": entity.backing.written_bytes}
+    return clock.timed(triples), {f"{name}_mb_a_pass": size / len(legs) / 1e6 for name, size in moved.items()}
 
 
 def summary(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
