@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -66,9 +67,20 @@ def report(folder: str, parts: Parts, figures: dict[str, Any]) -> None:
 def leave(folder: str, world: World, device: torch.device, figures: dict[str, Any]) -> None:
     """`report`, where there are no objects of a run."""
     if world.rank == 0:
-        machine = environment.describe(torch.get_num_threads(), device)
-        about = {"ranks": world.size, "peak_rss": environment.peak_rss(), "load_average": os.getloadavg()}
-        _file(folder).write_text(json.dumps({**about, **machine, **figures}))
+        _file(folder).write_text(json.dumps(about(world.size, device) | figures))
+
+
+def about(ranks: int, device: torch.device) -> dict[str, Any]:
+    """What every benchmark says of the process that measured: memory, load, threads, versions and machine."""
+    process = {"ranks": ranks, "peak_rss": environment.peak_rss(), "load_average": os.getloadavg()}
+    return process | environment.describe(torch.get_num_threads(), device)
+
+
+def now(device: torch.device) -> float:
+    """Seconds, once all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -9,7 +9,6 @@ Bytes a second are those that a rank sends to others; seconds those of the slowe
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -26,7 +25,7 @@ from kgexp.storage.memory import MemoryStorage
 from kgexp.tools.arguments import numbers
 from kgexp.tools.benchmarks.grid import Settings, measure, settings
 from kgexp.tools.composing import composed_rowwise
-from kgexp.tools.measuring import device_of, leave
+from kgexp.tools.measuring import device_of, leave, now
 from kgexp.world import ALONE, World
 
 #: Repetitions that are timed, after one that warms up.
@@ -114,9 +113,9 @@ class _Measuring:
         times = []
         for _ in range(REPETITIONS):
             self._meet()
-            begin = _now(self._table.device)
+            begin = now(self._table.device)
             work()
-            times.append(1000 * (_now(self._table.device) - begin))
+            times.append(1000 * (now(self._table.device) - begin))
         of_ranks: list[float] = self._world.gather("the milliseconds", statistics.median(times))
         return max(of_ranks)
 
@@ -133,10 +132,3 @@ def _spec(config: dict[str, Any], num_rows: int, dim: int, device: torch.device)
     return TableSpec(
         "entity", num_rows, dim, lambda ids: np.zeros((len(ids), dim)), optimizer, MemoryStorage(), placement
     )
-
-
-def _now(device: torch.device) -> float:
-    """Seconds, once all that was asked of the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

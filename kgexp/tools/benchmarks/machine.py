@@ -3,7 +3,6 @@
 Each is that of the fastest of several repetitions, as in STREAM (McCalpin 1995): what disturbs can only make it slower.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from kgexp import environment
 from kgexp.threads import physical_cores, usable_cpus
+from kgexp.tools.measuring import now
 
 #: Seconds for each rate; bytes of a row and, at most, of the table whose rows are read at random.
 SECONDS, ROW, TABLE = 0.15, 800, 10**9
@@ -80,15 +80,9 @@ class _Stopwatch:
         return min(times)
 
     def _once(self, action: Callable[[], object]) -> float:
-        self._wait()
-        begin = time.perf_counter()
+        begin = now(self.device)
         action()
-        self._wait()
-        return time.perf_counter() - begin
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        return now(self.device) - begin
 
 
 def _products(best: _Stopwatch, dtype: torch.dtype) -> dict[str, float]:

@@ -7,7 +7,6 @@ its rate over theirs is what is left of that.
 import math
 import statistics
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kgexp.team import Team
+from kgexp.tools.measuring import now
 
 #: Rounds that are timed, and seconds that each is to take.
 ROUNDS, SECONDS = 7, 0.1
@@ -183,11 +183,9 @@ def _timed(work: Callable[[int], object], device: torch.device) -> float:
     """Seconds of one of as many repetitions as make a round: the median over rounds."""
 
     def once(times: int) -> float:
-        begin = time.perf_counter()
+        begin = now(device)
         work(times)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return (time.perf_counter() - begin) / times
+        return (now(device) - begin) / times
 
     once(1)
     times = max(1, round(SECONDS / once(1)))

@@ -1,6 +1,5 @@
 """Where the time of a step goes, and what it moves: seen in steps that are not those that are timed."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from kgexp.data.sides import Side
 from kgexp.sharding.rows import WEIGHT
 from kgexp.sharding.table import Table
 from kgexp.tools.benchmarks.steps import Steps
+from kgexp.tools.measuring import now
 from kgexp.train.step import Objective, Work
 
 #: Stages of a step in their order; the third one is what is left: the loss with its backward pass.
@@ -23,12 +23,12 @@ def by_stage(steps: Steps, numbers: range, device: torch.device) -> dict[str, fl
     spent: dict[str, float] = defaultdict(float)
     with _watched(spent, device, steps.entity, steps.relation):
         for number in numbers:
-            begin = _now(device)
+            begin = now(device)
             work = steps.prepare(number)
-            prepared = _now(device)
+            prepared = now(device)
             steps.run(work)
             spent["prepare"] += prepared - begin
-            spent["run"] += _now(device) - prepared
+            spent["run"] += now(device) - prepared
     spent["loss"] = max(0.0, spent.pop("run") - spent["gather"] - spent["update"])
     return {stage: 1000 * spent[stage] / len(numbers) for stage in STAGES}
 
@@ -63,9 +63,9 @@ def _watched(spent: dict[str, float], device: torch.device, *tables: Table) -> I
 
     def timed(stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*given: Any) -> Any:
-            begin = _now(device)
+            begin = now(device)
             result = work(*given)
-            end = _now(device)
+            end = now(device)
             spent[stage] += end - begin
             # The rest of an update is a function of its own.
             return timed(stage, result) if callable(result) else result
@@ -84,10 +84,3 @@ def _watched(spent: dict[str, float], device: torch.device, *tables: Table) -> I
         for table in tables:
             for method in ("gather", "begin_update"):
                 delattr(table, method)
-
-
-def _now(device: torch.device) -> float:
-    """Seconds, once all that was asked of the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -9,7 +9,7 @@ from typing import Any
 from kgexp.errors import ConfigError
 from kgexp.sharding.partitioned import PartitionedSharding
 from kgexp.storage.memory import MemoryStorage
-from kgexp.tools.measuring import spread
+from kgexp.tools.measuring import now, spread
 from kgexp.train.ahead import Ahead
 from kgexp.train.assembly import Parts
 from kgexp.train.step import Objective, Work, prepare, run_step
@@ -61,10 +61,10 @@ class Steps:
         """The next steps, after one that is not timed: the caches are cold, and its work may have been ready long."""
         self._one()
         self._prepared, exchanged = 0.0, self._sharding.exchange.waited
-        begin, cpu = time.perf_counter(), time.process_time()
+        begin, cpu = now(self.entity.device), time.process_time()
         triples = sum(self._one() for _ in range(steps))
         # A step ends with a sum over ranks and an update of relations: it has ended for all.
-        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        seconds, cpu = now(self.entity.device) - begin, time.process_time() - cpu
         return Window(triples, steps, seconds, cpu, self._prepared, self._sharding.exchange.waited - exchanged)
 
     def finish(self) -> None:
