@@ -16,6 +16,9 @@ from kgexp.tools.measuring import now
 #: Seconds for each rate; bytes of a row and, at most, of the table whose rows are read at random.
 SECONDS, ROW, TABLE = 0.15, 800, 10**9
 
+#: Seconds of a round of short calls.
+_ROUND = 1e-3
+
 #: Rows that are read at a time.
 _ROWS = 50_000
 
@@ -66,22 +69,28 @@ def peak(found: Mapping[str, Any], dtype: str = "float32") -> float | None:
 
 
 class _Stopwatch:
-    """Seconds of the fastest of the calls for which there is time: three at least, after one that warms up."""
+    """Seconds of a call in the fastest of the rounds for which there is time, three unless one is too long. A round is of as many
+    calls as last a millisecond, so that a GPU is not waited for after each."""
 
     def __init__(self, device: torch.device, seconds: float) -> None:
         self.device, self.limit = device, seconds
 
     def __call__(self, action: Callable[[], object]) -> float:
         """How long it takes, at best."""
-        self._once(action)
-        times = [self._once(action) for _ in range(3)]
-        while sum(times) < self.limit:
-            times.append(self._once(action))
-        return min(times)
+        self._round(action, 1)  # warms up
+        once = self._round(action, 1)
+        if once > self.limit:
+            return once
+        calls = max(1, round(_ROUND / once))
+        rounds = [self._round(action, calls) for _ in range(3)]
+        while sum(rounds) < self.limit:
+            rounds.append(self._round(action, calls))
+        return min(rounds) / calls
 
-    def _once(self, action: Callable[[], object]) -> float:
+    def _round(self, action: Callable[[], object], calls: int) -> float:
         begin = now(self.device)
-        action()
+        for _ in range(calls):
+            action()
         return now(self.device) - begin
 
 
@@ -123,13 +132,8 @@ def _gather(best: _Stopwatch, table: int) -> dict[str, Any]:
 
 def _operation(best: _Stopwatch) -> float:
     """Microseconds of an operation that has next to nothing to do."""
-    one, times = torch.ones(1, device=best.device), 1000
-
-    def many() -> None:
-        for _ in range(times):
-            one.add_(0.0)
-
-    return 1e6 * best(many) / times
+    one = torch.ones(1, device=best.device)
+    return 1e6 * best(lambda: one.add_(0.0))
 
 
 def _cache() -> int | None:
