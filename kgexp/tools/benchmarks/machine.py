@@ -69,8 +69,8 @@ def peak(found: Mapping[str, Any], dtype: str = "float32") -> float | None:
 
 
 class _Stopwatch:
-    """Seconds of a call in the fastest of the rounds for which there is time, three unless one is too long. A round is of as many
-    calls as last a millisecond, so that a GPU is not waited for after each."""
+    """Seconds of a call in the fastest of the rounds for which there is time, three unless one is too long. A round is
+    of as many calls as last a millisecond, so that a GPU is not waited for after each."""
 
     def __init__(self, device: torch.device, seconds: float) -> None:
         self.device, self.limit = device, seconds
