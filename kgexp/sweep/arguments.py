@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -38,6 +39,14 @@ def settled(arguments: Sequence[str]) -> list[str]:
 def chosen_among(override: Override) -> int:
     """How many values an argument has to choose from; 1 where it is not swept."""
     return sum(1 for _ in override.sweep_string_iterator()) if override.is_discrete_sweep() else 1
+
+
+def combinations(overrides: Sequence[Override]) -> list[tuple[list[str], list[str]]]:
+    """Every combination of the swept values, the last key's values changing first: its arguments, and those of them
+    that tell it from the others. An interval cannot be swept so: whoever may be given one looks first."""
+    swept = {override.get_key_element() for override in overrides if chosen_among(override) > 1}
+    [every] = BasicSweeper.split_arguments(list(overrides), None)
+    return [(given, [argument for argument in given if argument.partition("=")[0] in swept]) for given in every]
 
 
 def _parsed(argument: str) -> Override | None:

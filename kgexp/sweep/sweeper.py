@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
@@ -18,7 +17,7 @@ from kgexp.errors import ConfigError, SweepError
 from kgexp.explain import explain
 from kgexp.protocol import LOWER_IS_BETTER
 from kgexp.resume import continues
-from kgexp.sweep.arguments import chosen_among
+from kgexp.sweep.arguments import combinations
 from kgexp.sweep.job import Composer, Settled
 from kgexp.sweep.launching import pool_of
 from kgexp.sweep.runner import Runner, Source
@@ -159,13 +158,9 @@ class Grid:
                 raise ConfigError(
                     f"a grid cannot try all {override.input_line}: list values, or add hydra/sweeper=optuna to search."
                 )
-        swept = {override.get_key_element() for override in overrides if chosen_among(override) > 1}
-        [combinations] = BasicSweeper.split_arguments(list(overrides), None)
         trials = {}
-        for combination in combinations:
-            trial = sweep.add(
-                combination, [argument for argument in combination if argument.partition("=")[0] in swept]
-            )
+        for given, own in combinations(overrides):
+            trial = sweep.add(given, own)
             trials[trial.number] = trial
         self.planned = list(trials.values())
         self.total = len(self.planned)

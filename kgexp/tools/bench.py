@@ -1,101 +1,154 @@
-"""Speed of training steps and of ranking on this machine, for the configuration that a run would have.
+"""Speed on this machine, for the configuration that a run would have, beside what the machine can do.
 
     python -m kgexp.tools.bench train experiment=fb15k237_complex_negatives dataset.path=PATH/FB15k-237
+    python -m kgexp.tools.bench train model=complex,transe model.dim=100,200 scoring=negatives --plot roofline.png
     python -m kgexp.tools.bench train sharding=rowwise sharding.ranks=2 train.threads=1
     python -m kgexp.tools.bench scaling sharding.ranks=2 train.threads=1
     python -m kgexp.tools.bench trainers --ranks 1,2,4 scoring=negatives train.threads=1
+    python -m kgexp.tools.bench exchange --rows 1000,10000 --widths 100,400 sharding.ranks=2 train.threads=1
+    python -m kgexp.tools.bench swap sharding.partitions=16 scoring=negatives
     python -m kgexp.tools.bench evaluate model.dim=200
 
-Prints the machine, the versions and the figures as one JSON object: the median of several windows with the slowest
-and the fastest, for machines are noisy. The steps are those of a run, from its batches to its row optimizer, with as
-many ranks as the configuration has: triples are those of all ranks, seconds those of rank 0. `scaling` times all ranks
-and one alone in turns, on a quiet machine, for ranks wait for each other: `speedup` is the ratio of their triples a
-second. `cpu_speedup` is that of the computing of one rank to that of the busiest, the exchange's included: what several
-ranks with cores of their own can reach, and nearly the same on a busy machine. `trainers` times trainers of partitions:
-see `kgexp.tools.trainers`.
+Values separated by commas make a grid; every setting has a process of its own. Prints the machine, the versions and a
+table in Markdown; `--json FILE` writes all figures, `--markdown FILE` the table. Figures of time are medians of several
+windows, for machines are noisy. Steps are those of a run, from its batches to its row optimizer, with as many ranks as
+the configuration has: triples are those of all ranks, seconds those of rank 0. What each suite measures stands in
+`kgexp.tools.benchmarks`.
 """
 
+import argparse
+import importlib
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kgexp.errors import ConfigError
 from kgexp.storage.memory import MemoryStorage
+from kgexp.tools.benchmarks import exchange, machine, swap, trainers
+from kgexp.tools.benchmarks.grid import Settings, over_grid
+from kgexp.tools.benchmarks.page import MB, PERCENT, RATE, Columns, columns_of, page
 from kgexp.tools.composing import composed, composed_rowwise
 from kgexp.tools.failing import failed
-from kgexp.tools.measuring import measured, parts_of, report, spread
-from kgexp.tools.trainers import compare
-from kgexp.train.ahead import Ahead
-from kgexp.train.assembly import Parts
-from kgexp.train.step import Work, prepare, run_step
+from kgexp.tools.measuring import apart, parts_of, report, spread
 from kgexp.world import ALONE, World
 
-#: Windows that are timed, seconds that each is to take, and steps that warm up first.
-_WINDOWS, _SECONDS, _WARM = 7, 2.0, 3
+_HERE = "kgexp.tools.benchmarks"
+
+#: What `environment.describe` says of all settings alike.
+_ABOUT = ("machine", "versions", "git_commit", "cpu_capability")
 
 
-def _suite(name: str, compose: Callable[[Sequence[str]], dict[str, Any]]) -> Callable[[Sequence[str]], dict[str, Any]]:
-    """From the command line to the figures of the function `name` of this module."""
-    return lambda given: measured(compose(given), f"kgexp.tools.bench.{name}")
+@dataclass(frozen=True)
+class Suite:
+    """What can be measured.
+
+    Attributes:
+        run: from arguments to the figures of each setting.
+        columns: of the table; where there are none, all numbers are shown.
+        plotted: whether settings can be put under the limits of the machine.
+    """
+
+    run: Callable[[Sequence[str]], Settings]
+    columns: Columns
+    plotted: bool = False
 
 
-_SUITES: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {
-    "train": _suite("train", composed),
-    "scaling": _suite("scaling", composed_rowwise),
-    "trainers": compare,
-    "evaluate": _suite("evaluate", composed),
+_SUITES: Mapping[str, Suite] = {
+    "train": Suite(
+        over_grid(f"{_HERE}.train.train", compose=composed),
+        columns_of(
+            *RATE,
+            ("examples/s", "examples_per_second"),
+            ("M candidates/s", "candidates_per_second", 1e-6),
+            ("prepare ms", "ms_by_stage.prepare"),
+            ("gather ms", "ms_by_stage.gather"),
+            ("loss ms", "ms_by_stage.loss"),
+            ("update ms", "ms_by_stage.update"),
+            ("MFLOP a step", "flops_a_step", 1e-6),
+            ("GFLOP/s", "gflops"),
+            ("% of machine", "share_of_machine", PERCENT),
+            ("% of products", "share_of_products", PERCENT),
+            ("MB a step", "bytes_a_step.total", MB),
+            ("peak RSS MB", "peak_rss", MB),
+        ),
+        plotted=True,
+    ),
+    "scaling": Suite(
+        over_grid(f"{_HERE}.scaling.scaling", compose=composed_rowwise),
+        columns_of(
+            ("ranks", "ranks"),
+            ("triples/s of one", "alone.triples_per_second.median"),
+            ("triples/s of all", "together.triples_per_second.median"),
+            ("speedup", "speedup"),
+            ("CPU speedup", "cpu_speedup"),
+        ),
+    ),
+    "trainers": Suite(
+        trainers.compare,
+        columns_of(
+            *RATE,
+            ("speedup", "speedup"),
+            ("s a pass", "seconds"),
+            ("% busy", "busy", PERCENT),
+            ("% waited", "waited", PERCENT),
+            ("% sharing", "sharing", PERCENT),
+            ("MB received", "received_mb"),
+        ),
+    ),
+    "exchange": Suite(
+        exchange.compare,
+        columns_of(
+            ("plan ms", "plan_ms"),
+            ("gather ms", "gather.ms"),
+            ("gather MB/s", "gather.mb_per_second"),
+            ("plain MB/s", "gather.plain_mb_per_second"),
+            ("update ms", "update.ms"),
+            ("update MB/s", "update.mb_per_second"),
+            ("plain MB/s back", "update.plain_mb_per_second"),
+            ("latency ms", "latency_ms"),
+            ("MB a step", "bytes_a_step", MB),
+        ),
+    ),
+    "swap": Suite(
+        over_grid(f"{_HERE}.swap.moving", f"{_HERE}.swap.waiting", compose=swap.compose),
+        columns_of(
+            ("fetch MB/s", "fetch_mb_per_second"),
+            ("file read", "plain.read_mb_per_second"),
+            ("cached fetch MB/s", "fetch_cached_mb_per_second"),
+            ("cached read", "plain.read_cached_mb_per_second"),
+            ("store MB/s", "store_mb_per_second"),
+            ("file write", "plain.write_mb_per_second"),
+            ("write and fsync", "plain.write_sync_mb_per_second"),
+            ("MB read a pass", "read_mb_a_pass"),
+            ("MB written", "written_mb_a_pass"),
+            ("s a pass", "seconds"),
+            ("% waited", "waited", PERCENT),
+        ),
+    ),
+    "evaluate": Suite(
+        over_grid("kgexp.tools.bench.evaluate", compose=composed),
+        {},
+    ),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
-    if not arguments or arguments[0] not in _SUITES:
-        print(f"usage: python -m kgexp.tools.bench {{{','.join(_SUITES)}}} [KEY=VALUE …]", file=sys.stderr)
-        return 2
-    suite, given = arguments[0], arguments[1:]
+    options, given = _parser().parse_known_args(arguments)
+    suite = _SUITES[options.suite]
     try:
-        figures = _SUITES[suite](given)
+        draw = _drawer(options.suite) if options.plot else None
+        found = {"suite": options.suite, "arguments": given, **_beside_machine(suite.run(given))}
+        _write(found, page(found, suite.columns), options)
+        if draw:
+            draw(found["settings"], found["machine"]["rates"], options.plot)
     except Exception as error:
-        return failed(error)
-    print(json.dumps({"suite": suite, "arguments": given, **figures}, indent=1))
-    return 0
-
-
-def train(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
-    """The suite, on each rank: training triples a second, and where the seconds of a step go."""
-    parts = parts_of(config, world)
-    steps = _Steps(parts)
-    size = _window_size(steps, world)
-    windows = [steps.window(size) for _ in range(_WINDOWS)]
-    report(folder, parts, _summary(windows, world, parts))
-
-
-def scaling(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
-    """The suite, on each rank: training of all ranks and of rank 0 alone, in turns, and the ratio of the medians."""
-    if world.size == 1:
-        raise ConfigError("scaling compares one rank with several: set sharding.ranks to 2 or more.")
-    parts = parts_of(config, world)
-    together, alone = _Steps(parts), None
-    if world.rank == 0:
-        alone = _Steps(Parts.of(config, parts.graph, parts.device))
-    size, size_alone = _window_size(together, world), _window_size(alone, ALONE) if alone else 0
-    windows, windows_alone = [], []
-    for _ in range(_WINDOWS):
-        if alone:
-            windows_alone.append(alone.window(size_alone))
-        world.barrier("the window of one rank")
-        windows.append(together.window(size))
-    of_all = _summary(windows, world, parts)
-    if alone:
-        figures = {"1 rank": _summary(windows_alone, ALONE, parts), f"{world.size} ranks": of_all}
-        one, all_ranks = (figure["triples_per_second"]["median"] for figure in figures.values())
-        cpu_one, cpu_all = (max(figure["ms_a_step_by_rank"]["cpu"]) for figure in figures.values())
-        ratios = {"speedup": all_ranks / one, "cpu_speedup": cpu_one / max(cpu_all, 0.1)}
-        report(folder, parts, ratios | figures)
+        return failed(error, OSError)
+    return 1 if any("error" in figures for figures in found["settings"].values()) else 0
 
 
 def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
@@ -109,77 +162,61 @@ def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     report(folder, parts, {"test_seconds": spread(seconds), "queries_per_second": per_second})
 
 
-@dataclass(frozen=True)
-class _Window:
-    """Some steps in a row.
+def _beside_machine(settings: Settings) -> dict[str, Any]:
+    """The settings, with what is the same for all of them apart, and the rates of the machine."""
+    about: dict[str, Any] = {}
+    measured = [figures for figures in settings.values() if "error" not in figures]
+    for figures in measured:
+        about |= {name: figures.pop(name) for name in _ABOUT if name in figures}
+        figures["device"] = "cpu" if about["machine"]["device"] == "cpu" else "cuda"
+    kinds = dict.fromkeys((figures["threads"], figures["device"]) for figures in measured)
+    rates = {kind: apart(machine.rates, *kind) for kind in kinds}
+    for figures in measured:
+        if "gflops" in figures:
+            best = machine.peak(rates[figures["threads"], figures["device"]], figures["dtype"])
+            figures["share_of_machine"] = figures["gflops"] / best if best else None
+    of_machine = about.pop("machine") | machine.hardware() | {"cpu_capability": about.pop("cpu_capability")}
+    return {"machine": of_machine | {"rates": list(rates.values())}, **about, "settings": settings}
 
-    Attributes:
-        triples, steps: how many, of all ranks.
-        seconds: that they took.
-        cpu: seconds of computing, of all threads of this process; what others do on the machine disturbs these least.
-        prepared: of these, until the work of a step was ready.
-        exchanged: of these, in collectives; where it is the others' turn, that is waiting for them.
+
+def _drawer(suite: str) -> Callable[..., None]:
+    """What plots the settings; found before they are measured, which takes long.
+
+    Raises:
+        ConfigError: the suite has nothing to plot, or matplotlib is missing.
     """
-
-    triples: int
-    steps: int
-    seconds: float
-    cpu: float
-    prepared: float
-    exchanged: float
-
-
-class _Steps:
-    """The steps of a run, one after the other; the next is prepared meanwhile where a run would."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._objective, self._sharding, self._batches = parts.objective, parts.sharding, parts.batches()
-        self._entity, self._relation = parts.tables(MemoryStorage())
-        self._ahead = Ahead(self._prepare, self._sharding.exchange.ranks > 1)
-        self._step, self._prepared = 0, 0.0
-
-    def window(self, steps: int) -> _Window:
-        """The next steps, after one that is not timed: the caches are cold, and its work may have been ready long."""
-        self._one()
-        self._prepared, exchanged = 0.0, self._sharding.exchange.waited
-        begin, cpu = time.perf_counter(), time.process_time()
-        triples = sum(self._one() for _ in range(steps))
-        # A step ends with a sum over ranks and an update of relations: it has ended for all.
-        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-        return _Window(triples, steps, seconds, cpu, self._prepared, self._sharding.exchange.waited - exchanged)
-
-    def _one(self) -> int:
-        """A step; how many triples all ranks have trained."""
-        begin = time.perf_counter()
-        work = self._ahead(self._step, True)
-        self._prepared += time.perf_counter() - begin
-        run_step(self._objective, self._entity, self._relation, work)
-        self._step += 1
-        return work.batch.total
-
-    def _prepare(self, step: int) -> Work:
-        batch, threads = self._batches(step), self._entity.team.threads
-        return prepare(self._objective, self._entity.num_rows, batch, self._sharding.plan, threads)
+    if not _SUITES[suite].plotted:
+        raise ConfigError(f"{suite} has no operations and bytes to plot: leave --plot out.")
+    try:
+        draw: Callable[..., None] = importlib.import_module(f"{_HERE}.roofline").draw
+    except ImportError as error:
+        raise ConfigError("--plot needs matplotlib: pip install 'matplotlib>=3.8' adds it.") from error
+    return draw
 
 
-def _window_size(steps: _Steps, world: World) -> int:
-    """How many steps a window takes: as rank 0 says, for all ranks do the same."""
-    window = steps.window(_WARM)
-    return int(world.broadcast("the steps of a window", max(round(_SECONDS * window.steps / window.seconds), 1)))
+def _write(found: Mapping[str, Any], text: str, options: argparse.Namespace) -> None:
+    """Prints the page, or all figures where `--json -` asks for them, and writes the files that were asked for."""
+    figures = json.dumps(found, indent=1)
+    print(figures if options.json == "-" else text)
+    if options.json not in (None, "-"):
+        Path(options.json).write_text(figures + "\n", encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(text, encoding="utf-8")
 
 
-def _summary(windows: Sequence[_Window], world: World, parts: Parts) -> dict[str, Any]:
-    """The figures of windows; of their seconds, those of every rank."""
-
-    def of_ranks(name: str) -> list[float]:
-        milliseconds = statistics.median(1000 * getattr(window, name) / window.steps for window in windows)
-        return world.gather(name, round(milliseconds, 1))
-
-    return {
-        "triples_per_second": spread([window.triples / window.seconds for window in windows]),
-        "steps_a_window": windows[0].steps,
-        "ms_a_step_by_rank": {name: of_ranks(name) for name in ("seconds", "cpu", "prepared", "exchanged")},
-    }
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m kgexp.tools.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s SUITE [KEY=VALUE …] [--json FILE] [--markdown FILE] [--plot FILE.png]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("suite", choices=list(_SUITES), metavar="SUITE", help=", ".join(_SUITES))
+    parser.add_argument("--json", metavar="FILE", help="all figures; - prints them instead of the table")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="the table, in a file too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="settings under the limits of the machine: a PNG")
+    return parser
 
 
 if __name__ == "__main__":

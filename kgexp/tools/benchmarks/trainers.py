@@ -23,11 +23,14 @@ from kgexp.build import build
 from kgexp.errors import ConfigError
 from kgexp.resume import given_keys
 from kgexp.sharding.partitioned import PartitionedSharding
+from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.tools.arguments import numbers
+from kgexp.tools.benchmarks.grid import Settings
 from kgexp.tools.composing import composed_sharded
-from kgexp.tools.measuring import measured, parts_of, report, spread
+from kgexp.tools.measuring import apart, measured, parts_of, report, spread
 from kgexp.tracking.progress import Progress
 from kgexp.tracking.tracker import MuteTracker
+from kgexp.train.assembly import Parts
 from kgexp.train.plan import Cadence, Plan
 from kgexp.train.signals import StopSignal
 from kgexp.train.stages import Stages
@@ -40,12 +43,9 @@ _TURNS, _PASSES = 3, 2
 _SCHEDULERS = ("tournament", "locks")
 _NEVER = Cadence(0, 0)
 
-#: Figures that say nothing of all runs; a process knows of no peak but that of all it has done, and its parent.
-_OF_A_RUN = ("passes", "ranks", "peak_rss")
 
-
-def compare(arguments: Sequence[str]) -> dict[str, Any]:
-    """The figures of each number of trainers and scheduler, and the machine.
+def compare(arguments: Sequence[str]) -> Settings:
+    """The figures of each number of trainers and scheduler.
 
     Raises:
         ConfigError: the arguments choose another sharding, or how many trainers there are.
@@ -58,18 +58,29 @@ def compare(arguments: Sequence[str]) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in setups}
     for _ in range(_TURNS):
         for name, config in setups.items():
-            runs[name].append(measured(config, "kgexp.tools.trainers.passes"))
-    figures = {name: _summary(of_setup) for name, of_setup in runs.items()}
+            runs[name].append(apart(measured, config, f"{__name__}.passes"))
+    figures = {
+        name: of_setup[-1] | summary([row for run in of_setup for row in run["passes"]])
+        for name, of_setup in runs.items()
+    }
     first, *_ = (figure["triples_per_second"]["median"] for figure in figures.values())
     for figure in figures.values():
+        del figure["passes"]  # of one turn
         figure["speedup"] = figure["triples_per_second"]["median"] / first
-    *_, (*_, last) = runs.values()
-    return figures | {name: value for name, value in last.items() if name not in _OF_A_RUN}
+    return figures
 
 
 def passes(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
     """On each trainer: some passes; leaves a row about each."""
-    parts, clock = parts_of(config, world), _Passes(config, folder)
+    parts = parts_of(config, world)
+    rows, _ = timed_passes(parts, folder)
+    report(folder, parts, {"passes": rows})
+
+
+def timed_passes(parts: Parts, folder: str) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Trains a pass and some more, on each trainer: a row about each of these, and the megabytes that a pass has `read`
+    from where rows are kept, and `written`, means over all."""
+    config, world, clock = parts.config, parts.world, _Passes(parts.config, folder)
     with (
         closing(parts.sharding),
         closing(build(config["storage"], plugins=config["plugins"])) as storage,
@@ -88,7 +99,18 @@ def passes(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
             trainer.fit(progress, stop)
         stop.finish()
         world.barrier("the end")
-    report(folder, parts, {"passes": clock.timed(triples)})
+    assert isinstance(entity, PartitionedTable)
+    moved = {"read": entity.backing.read_bytes, "written": entity.backing.written_bytes}
+    return clock.timed(triples), {f"{name}_mb_a_pass": size / len(legs) / 1e6 for name, size in moved.items()}
+
+
+def summary(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Medians over passes."""
+    figures: dict[str, Any] = {"triples_per_second": spread([row["triples_per_second"] for row in rows])}
+    for name in ("seconds", "busy", "waited", "sharing", "received_mb"):
+        if name in rows[0]:
+            figures[name] = statistics.median(row[name] for row in rows)
+    return figures
 
 
 def _forget(step: int, state: dict[str, Any], alone: bool = False) -> None:
@@ -133,13 +155,3 @@ def _setups(overrides: Sequence[str], ranks: Sequence[int]) -> dict[str, dict[st
             name = f"{number} trainer{'s' if number > 1 else ''}"
             setups[name if number == 1 else f"{name}, {config['sharding']['scheduler']}"] = config
     return setups
-
-
-def _summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Medians over the passes of all turns."""
-    rows = [row for run in runs for row in run["passes"]]
-    figures: dict[str, Any] = {"triples_per_second": spread([row["triples_per_second"] for row in rows])}
-    for name in ("seconds", "busy", "waited", "sharing", "received_mb"):
-        if name in rows[0]:
-            figures[name] = statistics.median(row[name] for row in rows)
-    return figures
