@@ -16,13 +16,14 @@ from kgexp.data.files import SPLITS, Source
 from kgexp.data.graph import RELATION_TYPES, Graph, Split, open_graph, split_file, write_graph
 from kgexp.data.layout import Layout
 from kgexp.data.pace import Pace
-from kgexp.data.reading import Columns, ahead, read
+from kgexp.data.reading import Columns, read
 from kgexp.data.relation_types import RelationTypes
 from kgexp.data.relation_weights import read_relation_weights
 from kgexp.data.rowfile import RowFile, pieces
 from kgexp.data.splitting import Shares
 from kgexp.data.vocabulary import EntityType, Vocabulary, shuffled
 from kgexp.errors import DataError
+from kgexp.threads import physical_cores
 from kgexp.world import World
 
 FORMAT_VERSION = 1
@@ -129,7 +130,7 @@ def _build(
         blocks: Iterable[Columns] = ()
         if role in sources:
             say(f"Reading {sources[role]}")
-            blocks = ahead(read(sources[role], layout))
+            blocks = read(sources[role], layout, threads=physical_cores())
         _write_numbers(folder, role, layout, encoder.encode(blocks), Pace(say, "Read"))
 
     say(f"Giving {len(encoder.entities):,} entities their ids")
