@@ -11,8 +11,7 @@ from kgexp.data.files import COMPRESSIONS
 from kgexp.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
-BLOCK_BYTES = 1 << 20
-"""What a block takes once it is parsed fits into the caches of a core."""
+BLOCK_BYTES = 1 << 22
 
 
 class Block(NamedTuple):

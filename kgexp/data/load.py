@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kgexp.data import cache, files, splitting
+from kgexp.data.ahead import in_order
 from kgexp.data.encoding import Encoder, Triples, Weights
 from kgexp.data.files import SPLITS, Source
 from kgexp.data.graph import RELATION_TYPES, Graph, Split, open_graph, split_file, write_graph
@@ -130,7 +131,7 @@ def _build(
         blocks: Iterable[Columns] = ()
         if role in sources:
             say(f"Reading {sources[role]}")
-            blocks = read(sources[role], layout, threads=physical_cores())
+            blocks = read(sources[role], layout)
         _write_numbers(folder, role, layout, encoder.encode(blocks), Pace(say, "Read"))
 
     say(f"Giving {len(encoder.entities):,} entities their ids")
@@ -198,10 +199,16 @@ def _write_numbers(
 
 def _write_ids(folder: Path, name: str, triples: Triples, ids: Ids, relation_ids: Ids) -> None:
     """Writes a split, with each number replaced by its id: int32[n] for entities, and int32[m]."""
+
+    def with_ids(piece: Triples) -> Triples:
+        found = np.empty_like(piece)
+        for column, of_column in enumerate((ids, relation_ids, ids)):
+            found[:, column] = of_column.take(piece[:, column])
+        return found
+
     with RowFile(split_file(folder, name, "triples"), np.int32, (3,)) as file:
-        for piece in pieces(triples):
-            h, r, t = piece.T
-            file.append(np.stack([ids[h], relation_ids[r], ids[t]], axis=1))
+        for found in in_order(with_ids, pieces(triples), physical_cores()):
+            file.append(found)
 
 
 def _cut(folder: Path, shares: Shares, places: Ids, relation_ids: Ids, ids: Ids) -> list[str]:

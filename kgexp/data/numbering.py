@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kgexp.data.packing import WORD, Int64, Names, UInt64, mix, spread
+from kgexp.data.packing import WORD, Int64, Names, UInt64, hashed, spread
 from kgexp.errors import DataError
 
 Int32 = npt.NDArray[np.int32]
@@ -32,15 +32,16 @@ class Numbering:
     def __init__(self, what: str) -> None:
         self._what = what
         self._slots = np.full(1 << 12, _FREE, np.int32)
-        self._keys, self._words = _Growing(np.uint64), _Growing(np.uint64)
+        self._low, self._high, self._words = (_Growing(np.uint64) for _ in range(3))
         self._first, self._ends = _Growing(np.int64), _Growing(np.int64)
-        for of_names in (self._keys, self._first, self._ends):
+        for of_names in (self._low, self._high, self._first, self._ends):
             of_names.append(np.zeros(1, np.int64))
+        self._wide = False  # some key has a high half
         self._met: dict[int, int] = {}
 
     def __len__(self) -> int:
         """The names so far."""
-        return len(self._keys) - 1
+        return len(self._low) - 1
 
     def number(self, names: Names, column: int) -> Int32:
         """The numbers int32[k] of some names.
@@ -73,7 +74,7 @@ class Numbering:
         Returns:
             int64[n], the numbers in that order; and its inverse int32[n], the place of each number.
         """
-        order = np.argsort(self._first.array[1:])
+        order = np.argsort(self._first.array[1:], kind="stable")  # which uses that long runs are in order
         places = np.empty(len(order), np.int32)
         places[order] = np.arange(len(order), dtype=np.int32)
         return order, places
@@ -129,7 +130,9 @@ class Numbering:
 
     def _equal(self, numbers: Int32, names: Names, rows: Int64 | slice) -> Bools:
         """Whether the names of the numbers int32[x] are those of the rows."""
-        equal: Bools = self._keys.array.take(numbers) == names.keys[rows]
+        equal: Bools = self._low.array.take(numbers) == names.low[rows]
+        if names.high is not None or self._wide:
+            equal &= self._high.array.take(numbers) == (0 if names.high is None else names.high[rows])
         if len(names.words):
             sizes = names.sizes[rows]
             long = np.flatnonzero(equal & (sizes > 0))
@@ -157,7 +160,9 @@ class Numbering:
         """Numbers new names, which are all different."""
         self._slots[slots] = np.arange(len(self) + 1, len(self) + 1 + len(rows), dtype=np.int32)
         sizes = names.sizes[rows]
-        self._keys.append(names.keys[rows])
+        self._low.append(names.low[rows])
+        self._high.append(np.zeros(len(rows), np.uint64) if names.high is None else names.high[rows])
+        self._wide |= names.high is not None
         self._first.append(places)
         self._ends.append(len(self._words) + np.cumsum(sizes))
         self._words.append(names.words[spread(names.begins[rows], sizes)])
@@ -175,9 +180,10 @@ class Numbering:
             return
         self._slots = np.full(1 << (2 * (len(self) + more) - 1).bit_length(), _FREE, np.int32)
         for start in range(1, len(self) + 1, _CHUNK):
-            keys = self._keys.array[start : start + _CHUNK]
-            slots = (mix(keys) & np.uint64(len(self._slots) - 1)).view(np.int64)
-            rest = np.arange(len(keys))
+            some = slice(start, start + _CHUNK)
+            hashes = hashed(self._low.array[some], self._high.array[some])
+            slots = (hashes & np.uint64(len(self._slots) - 1)).view(np.int64)
+            rest = np.arange(len(slots))
             while len(rest):
                 free = rest[self._slots.take(slots[rest]) == _FREE]
                 free = free[self._claim(slots[free])]
@@ -187,13 +193,16 @@ class Numbering:
 
     def _unpacked(self, numbers: Int64) -> tuple[UInt64, Int64]:
         """The words of the names of some numbers, and where each name's begin."""
-        sizes = self._ends.array.take(numbers) - self._ends.array.take(numbers - 1)
-        begins = np.cumsum(np.maximum(sizes, 1)) - np.maximum(sizes, 1)
-        words = np.empty(np.maximum(sizes, 1).sum(), np.uint64)
+        known = self._ends.array.take(numbers - 1)
+        sizes = self._ends.array.take(numbers) - known
+        counts = np.where(sizes, sizes, 1 + self._wide)
+        begins = np.cumsum(counts) - counts
+        words = np.empty(counts.sum(), np.uint64)
         short, long = np.flatnonzero(sizes == 0), np.flatnonzero(sizes)
-        words[begins[short]] = self._keys.array.take(numbers[short])
-        known = self._ends.array.take(numbers[long] - 1)
-        words[spread(begins[long], sizes[long])] = self._words.array[spread(known, sizes[long])]
+        words[begins[short]] = self._low.array.take(numbers[short])
+        if self._wide:
+            words[begins[short] + 1] = self._high.array.take(numbers[short])
+        words[spread(begins[long], sizes[long])] = self._words.array[spread(known[long], sizes[long])]
         return words, begins
 
 

@@ -16,9 +16,10 @@ from pyarrow import csv
 
 from kgexp.data.ahead import ahead, in_order
 from kgexp.data.blocks import BLOCK_BYTES, BOM, Block, blocks
-from kgexp.data.layout import NAMES, Layout, fault
+from kgexp.data.layout import Layout, fault
 from kgexp.data.packing import Names
 from kgexp.errors import DataError
+from kgexp.threads import physical_cores
 
 _TEXT = pa.large_string()
 # Relations are few and their names long: Arrow finds the distinct ones of a block.
@@ -43,21 +44,17 @@ class Columns:
     weights: npt.NDArray[np.float64] | None
 
 
-def read(path: Path, layout: Layout, block_bytes: int = BLOCK_BYTES, threads: int = 1) -> Iterator[Columns]:
+def read(path: Path, layout: Layout, block_bytes: int = BLOCK_BYTES) -> Iterator[Columns]:
     """Reads a file block by block; the columns in all do not depend on `block_bytes`.
 
-    Args:
-        path: the file.
-        layout: its columns.
-        block_bytes: about the text of a block.
-        threads: so many blocks are parsed at once, while the caller uses the one before.
+    A thread a core parses blocks while the caller uses those before.
 
     Raises:
         DataError: the file cannot be read, holds no triple, or has an unfit line (which is named).
     """
     empty = True
     text = ahead(_below_header(path, layout, block_bytes))
-    for columns in in_order(partial(_columns, path, layout), text, threads):
+    for columns in in_order(partial(_columns, path, layout), text, physical_cores()):
         empty = False
         yield columns
     if empty:
@@ -104,7 +101,7 @@ def _parse(block: Block, layout: Layout) -> Columns | None:
     relation = table.column("relation").combine_chunks()
     heads, tails = (Names.of(table.column(role).combine_chunks()) for role in ("head", "tail"))
     relations = Names.of(relation.dictionary)
-    if not all(names.keys.all() for names in (heads, relations, tails)):  # one is empty
+    if not all(names.low.all() for names in (heads, relations, tails)):  # one is empty
         return None
     return Columns(heads, relations, relation.indices.to_numpy(), tails, weights)
 
