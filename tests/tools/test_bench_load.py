@@ -36,5 +36,5 @@ def test_buckets_of_partitions(graph_folder):  # noqa: F811
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "graph.tsv").write_text("a\tr\n")
-    with pytest.raises(DataError, match="graph.tsv, line 1: expected 3 columns"):
+    with pytest.raises(DataError, match=r"graph\.tsv, line 1: expected 3 columns"):
         load(["dataset=files", f"dataset.path={tmp_path / 'graph.tsv'}"])
