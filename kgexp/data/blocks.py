@@ -31,13 +31,15 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
     line, rest = 1, b""
     stream = _open(path)
     while piece := _read(stream, size, path, line):
-        text = rest + piece
-        end = _end_of_last_line(text)
-        rest = text[end:]
+        end = _end_of_last_line(piece)
+        if not end:  # at most a line ends here that began before
+            piece, rest = rest + piece, b""
+            end = _end_of_last_line(piece)
         if end:
-            block = _block(line, text[:end])
+            block = _block(line, b"".join([rest, memoryview(piece)[:end]]))
             yield block
             line += block.lines
+        rest = piece[end:]
     if rest.strip(b"\r\n"):
         yield _block(line, rest + b"\n")
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -147,18 +148,20 @@ def _build(
         of_numbers, ranges = _types(folder, types, roles, encoder, relation_ids, of_relations)
         order, ids = shuffled(len(entities), of_numbers[entities])
         notes = [f"types of entities: {', '.join(f'{stop - start:,} {name}' for name, start, stop in ranges)}"]
-    if shares is None:
-        ids = ids[places]
-        for role in SPLITS:
-            _write_ids(folder, role, _opened(folder, role, _NUMBERS), ids, relation_ids)
-    else:
-        notes += _cut(folder, shares, places, relation_ids, ids)
+    with ThreadPoolExecutor(1) as thread:
+        names = thread.submit(encoder.entities.names, entities[order])
+        if shares is None:
+            ids = ids[places]
+            for role in SPLITS:
+                _write_ids(folder, role, _opened(folder, role, _NUMBERS), ids, relation_ids)
+        else:
+            notes += _cut(folder, shares, places, relation_ids, ids)
     for path in folder.glob(f"*_{_NUMBERS}.npy"):
         path.unlink()
     if layout.weighted and not any(piece.any() for piece in pieces(_opened(folder, "train", "weights"))):
         raise DataError(f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights.")
 
-    of_entities = Vocabulary(encoder.entities.names(entities[order]), "entity", ranges)
+    of_entities = Vocabulary(names.result(), "entity", ranges)
     del encoder, entities, places, order, ids
     return {"version": FORMAT_VERSION, **write_graph(folder, of_entities, of_relations, tuple(notes), say)}
 
@@ -225,7 +228,7 @@ def _cut(folder: Path, shares: Shares, places: Ids, relation_ids: Ids, ids: Ids)
     kept = np.arange(len(relation_ids), dtype=np.int32)
     for i, name in enumerate(SPLITS):
         rows = np.flatnonzero(split == i)
-        _write_ids(folder, name, triples[rows], ids, kept)
+        _write_ids(folder, name, triples.take(rows, axis=0), ids, kept)
         if weights.exists():
             np.save(split_file(folder, name, "weights"), np.load(weights, allow_pickle=False)[rows])
     weights.unlink(missing_ok=True)
