@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from kgexp.data.files import COMPRESSIONS
@@ -14,9 +15,10 @@ BLOCK_BYTES = 1 << 22
 
 
 class Block(NamedTuple):
-    """Whole lines of a file: the number of the first (from 1), and their bytes, each line ended by LF."""
+    """Whole lines of a file: the number of the first (from 1), how many, and their bytes, each line ended by LF."""
 
     line: int
+    lines: int
     text: bytes
 
 
@@ -29,23 +31,29 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[Block]:
     line, rest = 1, b""
     stream = _open(path)
     while piece := _read(stream, size, path, line):
-        text = rest + piece
-        end = _end_of_last_line(text)
-        rest = text[end:]
+        end = _end_of_last_line(piece)
+        if not end:  # at most a line ends here that began before
+            piece, rest = rest + piece, b""
+            end = _end_of_last_line(piece)
         if end:
-            yield _block(line, text[:end])
-            line += text.count(b"\n", 0, end)
+            block = _block(line, b"".join([rest, memoryview(piece)[:end]]))
+            yield block
+            line += block.lines
+        rest = piece[end:]
     if rest.strip(b"\r\n"):
         yield _block(line, rest + b"\n")
 
 
 def _block(line: int, text: bytes) -> Block:
-    return Block(line, text.removeprefix(BOM) if line == 1 else text)
+    lines = np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+    return Block(line, int(lines), text.removeprefix(BOM) if line == 1 else text)
 
 
 def _end_of_last_line(text: bytes) -> int:
     """Where the last whole line that is not blank ends; blank lines wait, as they may be trailing ones."""
-    content = len(text[: text.rfind(b"\n") + 1].rstrip(b"\r\n"))
+    content = text.rfind(b"\n") + 1
+    while content and text[content - 1] in b"\r\n":
+        content -= 1
     return text.index(b"\n", content) + 1 if content else 0
 
 

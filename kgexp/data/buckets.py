@@ -183,7 +183,7 @@ class _Sorter:
         bucket = self._bucket(rows[0]) - first
         order = np.argsort(bucket.astype(np.min_scalar_type(bucket.max(initial=0))), kind="stable")
         for file, values in zip(files, rows, strict=True):
-            file.write(values[order], start)
+            file.write(values.take(order, axis=0), start)
 
     def _bucket(self, triples: Triples) -> Int64:
         """The buckets int64[b] of int32[b, 3] triples."""

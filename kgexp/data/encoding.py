@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from kgexp.data.numbering import Int32, Numbering
+from kgexp.data.numbering import Numbering
 from kgexp.data.reading import Columns
 
 Triples = npt.NDArray[np.int32]
@@ -37,17 +36,7 @@ class Encoder:
         heads, tails = 2 * self._files, 2 * self._files + 1
         self._files += 1
         for block in blocks:
-            columns = [
-                _encoded(numbering, block.names[role], column)
-                for role, numbering, column in (
-                    ("head", self.entities, heads),
-                    ("relation", self.relations, heads),
-                    ("tail", self.entities, tails),
-                )
-            ]
-            yield np.stack(columns, axis=1), block.weights
-
-
-def _encoded(numbering: Numbering, chunks: list[pa.DictionaryArray], column: int) -> Int32:
-    numbers = [numbering.number(chunk.dictionary, column)[chunk.indices.to_numpy()] for chunk in chunks]
-    return np.concatenate(numbers)
+            h = self.entities.number(block.heads, heads)
+            r = self.relations.number(block.relations, heads)[block.relation]
+            t = self.entities.number(block.tails, tails)
+            yield np.stack([h, r, t], axis=1), block.weights

@@ -1,4 +1,4 @@
-"""Sorting rows of integer columns so that equal rows lie together."""
+"""The order of integers, and of rows of them so that equal rows lie together."""
 
 import math
 
@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[np.integer]
 Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
 
 
 def grouped(*columns: Integers) -> tuple[Int64, Int64]:
@@ -22,6 +23,22 @@ def grouped(*columns: Integers) -> tuple[Int64, Int64]:
         values = column[order]
         begins[1:] |= values[1:] != values[:-1]
     return order, np.flatnonzero(begins)
+
+
+def order_of(hashes: UInt64) -> Int64:
+    """What `argsort` gives for uint64[n] that are all different, such as hashes, in a fraction of the time."""
+    # Integers sort several times as fast as an order of them: the places take the room of the lowest bits.
+    room = np.uint64(max(len(hashes) - 1, 0).bit_length())
+    packed = hashes >> room << room | np.arange(len(hashes), dtype=np.uint64)
+    packed.sort()
+    top = packed >> room
+    order = (packed ^ top << room).view(np.int64)
+    same = np.zeros(len(order), bool)
+    same[1:] = top[1:] == top[:-1]
+    same[:-1] |= same[1:]
+    alike = np.flatnonzero(same)  # the few that differ in their low bits only
+    order[alike] = order[alike][np.lexsort((hashes[order[alike]], top[alike]))]
+    return order
 
 
 def _packed(columns: tuple[Integers, ...]) -> Int64 | None:

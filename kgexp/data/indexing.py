@@ -1,6 +1,8 @@
 """The filter index of a graph of any size: ranges of entities are sorted in memory, one after the other."""
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from kgexp.data.known import Answers, array_name, offsets_type
 from kgexp.data.rowfile import PIECE, Int64, RowFile, Scatter, consecutive, pieces
 from kgexp.data.sides import Side
+from kgexp.threads import physical_cores
 
 Triples = npt.NDArray[np.int32]
 
@@ -29,29 +32,51 @@ def write_known(
     """Writes the arrays of `KnownTriples.build(splits, num_relations)` into a folder, each as `NAME.npy`.
 
     For a side the triples are scattered by their given entity to a temporary file of 13 bytes a triple, whose
-    parts are then sorted in memory. All triples of an entity are in one part.
+    parts are then sorted in memory. All triples of an entity are in one part. Where there are two cores, each does
+    one side.
 
     Args:
         folder: gets the files; the temporary ones go there too.
         splits: int32[N, 3] triples of each split; split i gets bit `1 << i`.
         num_entities: n.
         num_relations: m.
-        advance: called with the triples of every piece, twice for each side.
-        rows: about so many triples are in memory at a time; the result does not depend on it.
+        advance: called with the triples of every piece, twice for each side; by one thread at a time.
+        rows: about so many triples of a side are in memory at a time; the result does not depend on it.
     """
-    groups = _Groups(splits, num_entities, rows)
-    for side in Side:
-        scratch = folder / "known_triples.tmp", folder / "known_bits.tmp"
-        with RowFile(scratch[0], np.int32, (3,)) as triples, RowFile(scratch[1], np.uint8) as bits:
-            starts, part = groups.parts(side)
-            scatter = Scatter(starts[:-1], (triples, bits))
-            for i, split in enumerate(splits):
-                for piece in pieces(split, rows):
-                    scatter.add(part[piece[:, side.given] >> groups.shift], (piece, np.full(len(piece), 1 << i)))
-                    advance(len(piece))
-            _sort(folder, side, triples, bits, starts, num_relations, advance)
-        for path in scratch:
-            path.unlink()
+    groups, lock = _Groups(splits, num_entities, rows), threading.Lock()
+
+    def advance_alone(done: int) -> None:
+        with lock:
+            advance(done)
+
+    def write(side: Side) -> None:
+        _write_side(folder, side, splits, num_relations, groups, advance_alone, rows)
+
+    with ThreadPoolExecutor(min(len(Side), physical_cores())) as pool:
+        list(pool.map(write, Side))
+
+
+def _write_side(
+    folder: Path,
+    side: Side,
+    splits: Sequence[Triples],
+    num_relations: int,
+    groups: "_Groups",
+    advance: Callable[[int], None],
+    rows: int,
+) -> None:
+    scratch = folder / f"known_{side.label}_triples.tmp", folder / f"known_{side.label}_bits.tmp"
+    with RowFile(scratch[0], np.int32, (3,)) as triples, RowFile(scratch[1], np.uint8) as bits:
+        starts, part = groups.parts(side)
+        scatter = Scatter(starts[:-1], (triples, bits))
+        for i, split in enumerate(splits):
+            for piece in pieces(split, rows):
+                of_piece = part.take(piece[:, side.given] >> groups.shift)
+                scatter.add(of_piece, (piece, np.full(len(piece), 1 << i, np.uint8)))
+                advance(len(piece))
+        _sort(folder, side, triples, bits, starts, num_relations, advance)
+    for path in scratch:
+        path.unlink()
 
 
 class _Groups:

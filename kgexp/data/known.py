@@ -42,14 +42,11 @@ class Answers:
     @classmethod
     def of(cls, side: Side, triples: npt.NDArray[np.int32], bits: UInt8, num_relations: int) -> "Answers":
         """Indexes triples int32[N, 3], copies allowed, each with the bit of its split uint8[N], for one side."""
-        # The least given entity is taken off, so that the numbers of few entities are small.
-        least = triples[:, side.given].min(initial=np.iinfo(np.int32).max)
-        given, relation, entities, masks = _distinct(
-            triples[:, side.given] - least, triples[:, 1], triples[:, side.column], bits
-        )
-        keys = (given + np.int64(least)) * num_relations + relation
-        first = np.flatnonzero(np.diff(keys, prepend=-1))
-        return cls(keys[first], np.append(first, len(keys)).astype(offsets_type(len(keys))), entities, masks)
+        # The least given entity is taken off, so that the keys of few entities are small.
+        least = np.int64(triples[:, side.given].min(initial=np.iinfo(np.int32).max)) * num_relations
+        keys, entities, masks = _distinct(_keys(side, triples, num_relations) - least, triples[:, side.column], bits)
+        first = np.flatnonzero(_begins(keys))
+        return cls(keys[first] + least, np.append(first, len(keys)).astype(offsets_type(len(keys))), entities, masks)
 
 
 @dataclass(frozen=True)
@@ -139,27 +136,30 @@ class KnownTriples:
         )
 
 
-def _distinct(given: Int32, relation: Int32, answer: Int32, bits: UInt8) -> tuple[Int64, Int64, Int32, UInt8]:
-    """The distinct rows of three columns int32[N], sorted, and the mask of all bits uint8[N] of each."""
-    widths = [int(column.max(initial=0)).bit_length() for column in (relation, answer)]
-    shifts = widths[0] + widths[1] + _BITS, widths[1] + _BITS, _BITS
-    if int(given.max(initial=0)).bit_length() + shifts[0] > 63:
-        order, begins = grouped(given, relation, answer)
+def _distinct(keys: Int64, answers: Int32, bits: UInt8) -> tuple[Int64, Int32, UInt8]:
+    """The distinct rows of two columns of N numbers each, sorted, and the mask of all bits uint8[N] of each."""
+    width = int(answers.max(initial=0)).bit_length() + _BITS
+    if int(keys.max(initial=0)).bit_length() + width > 63:
+        order, begins = grouped(keys, answers)
         rows = order[begins]
-        masks = np.bitwise_or.reduceat(bits[order], begins) if len(order) else bits
-        return given[rows].astype(np.int64), relation[rows].astype(np.int64), answer[rows], masks
+        return keys[rows], answers[rows], np.bitwise_or.reduceat(bits[order], begins)
     # Rows packed into integers sort several times as fast as an order of rows.
-    packed = bits.astype(np.int64)
-    for column, shift in zip((given, relation, answer), shifts, strict=True):
-        packed |= column.astype(np.int64) << shift
+    packed = keys << width
+    packed |= answers.astype(np.int64) << _BITS
+    packed |= bits
     packed.sort()
-    rows = packed >> _BITS
-    begins = np.flatnonzero(np.diff(rows, prepend=-1))
-    masks = np.bitwise_or.reduceat(packed.astype(np.uint8) & _ALL, begins) if len(packed) else bits
-    rows = rows[begins]
-    answers = rows & ((1 << widths[1]) - 1)
-    queries = rows >> widths[1]
-    return queries >> widths[0], queries & ((1 << widths[0]) - 1), answers.astype(np.int32), masks
+    masks = packed.astype(np.uint8) & _ALL
+    begins = np.flatnonzero(_begins(packed >> _BITS))
+    if len(begins) < len(packed):
+        packed, masks = packed[begins], np.bitwise_or.reduceat(masks, begins)
+    return packed >> width, (packed >> _BITS & (1 << width - _BITS) - 1).astype(np.int32), masks
+
+
+def _begins(values: Int64) -> npt.NDArray[np.bool_]:
+    """Which of sorted values are the first of their kind: bool[N]."""
+    first = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return first
 
 
 def array_name(side: Side, field: str) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from kgexp.data import cache, files, splitting
+from kgexp.data.ahead import in_order
 from kgexp.data.encoding import Encoder, Triples, Weights
 from kgexp.data.files import SPLITS, Source
 from kgexp.data.graph import RELATION_TYPES, Graph, Split, open_graph, split_file, write_graph
 from kgexp.data.layout import Layout
 from kgexp.data.pace import Pace
-from kgexp.data.reading import Columns, ahead, read
+from kgexp.data.reading import Columns, read
 from kgexp.data.relation_types import RelationTypes
 from kgexp.data.relation_weights import read_relation_weights
 from kgexp.data.rowfile import RowFile, pieces
 from kgexp.data.splitting import Shares
 from kgexp.data.vocabulary import EntityType, Vocabulary, shuffled
 from kgexp.errors import DataError
+from kgexp.threads import physical_cores
 from kgexp.world import World
 
 FORMAT_VERSION = 1
@@ -129,7 +132,7 @@ def _build(
         blocks: Iterable[Columns] = ()
         if role in sources:
             say(f"Reading {sources[role]}")
-            blocks = ahead(read(sources[role], layout))
+            blocks = read(sources[role], layout)
         _write_numbers(folder, role, layout, encoder.encode(blocks), Pace(say, "Read"))
 
     say(f"Giving {len(encoder.entities):,} entities their ids")
@@ -145,18 +148,20 @@ def _build(
         of_numbers, ranges = _types(folder, types, roles, encoder, relation_ids, of_relations)
         order, ids = shuffled(len(entities), of_numbers[entities])
         notes = [f"types of entities: {', '.join(f'{stop - start:,} {name}' for name, start, stop in ranges)}"]
-    if shares is None:
-        ids = ids[places]
-        for role in SPLITS:
-            _write_ids(folder, role, _opened(folder, role, _NUMBERS), ids, relation_ids)
-    else:
-        notes += _cut(folder, shares, places, relation_ids, ids)
+    with ThreadPoolExecutor(1) as thread:
+        names = thread.submit(encoder.entities.names, entities[order])
+        if shares is None:
+            ids = ids[places]
+            for role in SPLITS:
+                _write_ids(folder, role, _opened(folder, role, _NUMBERS), ids, relation_ids)
+        else:
+            notes += _cut(folder, shares, places, relation_ids, ids)
     for path in folder.glob(f"*_{_NUMBERS}.npy"):
         path.unlink()
     if layout.weighted and not any(piece.any() for piece in pieces(_opened(folder, "train", "weights"))):
         raise DataError(f"{source.path}: every weight of train is 0, so nothing would be learnt; mend the weights.")
 
-    of_entities = Vocabulary(encoder.entities.names(entities[order]), "entity", ranges)
+    of_entities = Vocabulary(names.result(), "entity", ranges)
     del encoder, entities, places, order, ids
     return {"version": FORMAT_VERSION, **write_graph(folder, of_entities, of_relations, tuple(notes), say)}
 
@@ -197,10 +202,16 @@ def _write_numbers(
 
 def _write_ids(folder: Path, name: str, triples: Triples, ids: Ids, relation_ids: Ids) -> None:
     """Writes a split, with each number replaced by its id: int32[n] for entities, and int32[m]."""
+
+    def with_ids(piece: Triples) -> Triples:
+        found = np.empty_like(piece)
+        for column, of_column in enumerate((ids, relation_ids, ids)):
+            found[:, column] = of_column.take(piece[:, column])
+        return found
+
     with RowFile(split_file(folder, name, "triples"), np.int32, (3,)) as file:
-        for piece in pieces(triples):
-            h, r, t = piece.T
-            file.append(np.stack([ids[h], relation_ids[r], ids[t]], axis=1))
+        for found in in_order(with_ids, pieces(triples), physical_cores()):
+            file.append(found)
 
 
 def _cut(folder: Path, shares: Shares, places: Ids, relation_ids: Ids, ids: Ids) -> list[str]:
@@ -217,7 +228,7 @@ def _cut(folder: Path, shares: Shares, places: Ids, relation_ids: Ids, ids: Ids)
     kept = np.arange(len(relation_ids), dtype=np.int32)
     for i, name in enumerate(SPLITS):
         rows = np.flatnonzero(split == i)
-        _write_ids(folder, name, triples[rows], ids, kept)
+        _write_ids(folder, name, triples.take(rows, axis=0), ids, kept)
         if weights.exists():
             np.save(split_file(folder, name, "weights"), np.load(weights, allow_pickle=False)[rows])
     weights.unlink(missing_ok=True)

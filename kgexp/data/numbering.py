@@ -6,25 +6,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kgexp.data.packing import WORD, Int64, Names, UInt64, hashed, spread
 from kgexp.errors import DataError
 
 Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-UInt64 = npt.NDArray[np.uint64]
 
-_FREE = -1
+_FREE = 0
 _CHUNK = 1 << 20
 _SHORT = 4
 _COLUMN = 1 << 40
-"""More names than a column holds."""
+"""More rows than a column holds."""
 
 
 class Numbering:
     """Gives distinct names the numbers 0, 1, … as they come, and remembers where each came first.
 
-    Names are kept as words of 8 bytes, the last one filled up with zeros; so a name has no NUL, which reading
-    refuses. The table has the number of a name, or `_FREE`, in the first slot from its hash on that is its own.
+    Inside, numbers count from 1. The table has the number of a name, or `_FREE`, in the first slot from its hash on
+    that is its own. No name has the number 0, and its key is that of none.
 
     Args:
         what: what the names name, in the plural.
@@ -33,35 +32,40 @@ class Numbering:
     def __init__(self, what: str) -> None:
         self._what = what
         self._slots = np.full(1 << 12, _FREE, np.int32)
-        self._words = _Growing(np.uint64)
-        self._ends = _Growing(np.int64)
-        self._first = _Growing(np.int64)
+        self._low, self._high, self._words = (_Growing(np.uint64) for _ in range(3))
+        self._first, self._ends = _Growing(np.int64), _Growing(np.int64)
+        for of_names in (self._low, self._high, self._first, self._ends):
+            of_names.append(np.zeros(1, np.int64))
+        self._wide = False  # some key has a high half
         self._met: dict[int, int] = {}
 
     def __len__(self) -> int:
         """The names so far."""
-        return len(self._ends)
+        return len(self._low) - 1
 
-    def number(self, names: pa.LargeStringArray, column: int) -> Int32:
-        """The numbers of some names.
+    def number(self, names: Names, column: int) -> Int32:
+        """The numbers int32[k] of some names.
 
         Args:
-            names: large_string[k], all different and none empty, in the order in which the column has them.
+            names: k names, none empty, in the order in which the column has them.
             column: a number of the column that holds them: columns count as read in the order of their numbers.
 
         Raises:
             DataError: there are more names than int32 ids.
         """
-        words, ends = _packed(names)
         self._make_room(len(names))
-        numbers, new, slots = self._find(words, ends)
-        numbers[new] = np.arange(len(self), len(self) + len(new), dtype=np.int32)
-        self._slots[slots] = numbers[new]
-        self._add(words, ends, new)
-        met = self._met.get(column, 0)
-        self._met[column] = met + len(names)
-        place = np.arange(column * _COLUMN + met, column * _COLUMN + met + len(names))
-        self._first.array[numbers] = np.minimum(self._first.array[numbers], place)
+        numbers = np.empty(len(names), np.int32)
+        slots = (names.hashes & np.uint64(len(self._slots) - 1)).view(np.int64)
+        place = column * _COLUMN + self._met.get(column, 0)
+        new = self._find(names, numbers, slots)
+        while len(new):
+            first = new[self._claim(slots[new])]
+            self._add(names, first, slots[first], place + first)
+            new = self._find(names, numbers, slots, new)  # those just added, their copies, and who lost a slot
+        if column < max(self._met, default=column):
+            self._came_earlier(numbers, place)
+        self._met[column] = self._met.get(column, 0) + len(names)
+        numbers -= 1
         return numbers
 
     def by_first_appearance(self) -> tuple[Int64, Int32]:
@@ -70,7 +74,7 @@ class Numbering:
         Returns:
             int64[n], the numbers in that order; and its inverse int32[n], the place of each number.
         """
-        order = np.argsort(self._first.array)
+        order = np.argsort(self._first.array[1:], kind="stable")  # which uses that long runs are in order
         places = np.empty(len(order), np.int32)
         places[order] = np.arange(len(order), dtype=np.int32)
         return order, places
@@ -85,102 +89,121 @@ class Numbering:
             large_string[k].
         """
         self._slots = self._slots[:0]
-        ends, words = self._ends.array, self._words.array
         offsets = np.zeros(len(numbers) + 1, np.int64)
         texts = []
         for start in range(0, len(numbers), _CHUNK):
-            some = numbers[start : start + _CHUNK]
-            begins, sizes = _spans(ends, some)
-            letters = words[_spread(begins, sizes)].view(np.uint8).reshape(-1, 8)
+            words, begins = self._unpacked(numbers[start : start + _CHUNK] + 1)
+            letters = words.view(np.uint8).reshape(-1, WORD)
             used = letters != 0
-            offsets[start + 1 : start + 1 + len(some)] = np.add.reduceat(
-                used.sum(axis=1, dtype=np.int64), np.cumsum(sizes) - sizes
-            )
+            offsets[start + 1 : start + len(begins) + 1] = np.add.reduceat(used.sum(axis=1, dtype=np.int64), begins)
             texts.append(letters[used])
         np.cumsum(offsets, out=offsets)
         text = np.concatenate(texts) if texts else np.empty(0, np.uint8)
         return pa.LargeStringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text))
 
-    def _find(self, words: UInt64, ends: Int64) -> tuple[Int32, Int64, Int64]:
-        """Looks names up, and claims a free slot for those that are new.
+    def _find(self, names: Names, numbers: Int32, slots: Int64, rows: Int64 | slice = slice(None)) -> Int64:
+        """Looks some rows up from their slots on: sets `numbers` of those that are there, and moves `slots` on.
 
         Returns:
-            int32[k] the numbers, with gaps for new names; int64[x] which are new; int64[x] the slots of these.
+            int64[x], the rows that are not there, rising; their slots are free.
         """
-        numbers = np.empty(len(ends), np.int32)
-        new = np.zeros(len(ends), bool)
-        rest = np.arange(len(ends))
-        slots = self._home(words, ends)
-        while len(rest):
-            held = self._slots[slots[rest]]
-            done = self._claim(slots, rest, held)
-            new[rest[done]] = True
-            numbered = np.flatnonzero(held >= 0)
-            same = numbered[self._equal(held[numbered], words, ends, rest[numbered])]
-            numbers[rest[same]] = held[same]
-            done[same] = True
-            rest = rest[~done]
-            slots[rest] = (slots[rest] + 1) & (len(self._slots) - 1)
-        found = np.flatnonzero(new)
-        return numbers, found, slots[found]
+        new = []
+        while True:
+            held = self._slots.take(slots[rows])
+            numbers[rows] = held
+            other = np.flatnonzero(~self._equal(held, names, rows))
+            rows = other if isinstance(rows, slice) else rows[other]
+            if not len(rows):
+                break
+            free = held[other] == _FREE
+            new.append(rows[free])
+            rows = rows[~free]
+            slots[rows] = (slots[rows] + 1) & (len(self._slots) - 1)
+        return np.sort(np.concatenate(new)) if new else np.empty(0, np.int64)
 
-    def _claim(self, slots: Int64, rows: Int64, held: Int32) -> Bools:
-        """Puts rows into the free ones of their slots; says which rows got theirs, as several may want the same."""
-        free = rows[held == _FREE]
-        marks = (-2 - free).astype(np.int32)  # neither free nor a number
-        self._slots[slots[free]] = marks
-        got: Bools = held == _FREE
-        got[got] = self._slots[slots[free]] == marks
+    def _claim(self, slots: Int64) -> Bools:
+        """Gives free slots int64[x] to those who want them; says who got theirs: of several the first."""
+        marks = np.arange(len(slots), dtype=np.int32)
+        self._slots[slots[::-1]] = marks[::-1]
+        got: Bools = self._slots.take(slots) == marks
         return got
 
-    def _equal(self, numbers: Int32, words: UInt64, ends: Int64, rows: Int64) -> Bools:
-        """Whether the names of the numbers int32[x] are those of the rows int64[x]."""
-        begins, sizes = _spans(ends, rows)
-        known, known_sizes = _spans(self._ends.array, numbers)
-        equal: Bools = sizes == known_sizes
-        rest = np.flatnonzero(equal)
-        for i in range(_SHORT):  # most names are short, and most of those that differ do so early
-            same = self._words.array.take(known[rest] + i) == words.take(begins[rest] + i)
+    def _equal(self, numbers: Int32, names: Names, rows: Int64 | slice) -> Bools:
+        """Whether the names of the numbers int32[x] are those of the rows."""
+        equal: Bools = self._low.array.take(numbers) == names.low[rows]
+        if names.high is not None or self._wide:
+            equal &= self._high.array.take(numbers) == (0 if names.high is None else names.high[rows])
+        if len(names.words):
+            sizes = names.sizes[rows]
+            long = np.flatnonzero(equal & (sizes > 0))
+            equal[long] = self._equal_words(numbers[long], names, names.begins[rows][long], sizes[long])
+        return equal
+
+    def _equal_words(self, numbers: Int32, names: Names, begins: Int64, sizes: Int64) -> Bools:
+        """Whether the words of the numbers int32[x] are the `sizes` words from `begins` on."""
+        known = self._ends.array.take(numbers - 1)
+        equal = np.ones(len(numbers), bool)
+        rest = np.arange(len(numbers))
+        for i in range(_SHORT):  # most names are short
+            same = self._words.array.take(known[rest] + i) == names.words.take(begins[rest] + i)
             equal[rest[~same]] = False
             rest = rest[same & (sizes[rest] > i + 1)]
         if len(rest):
             lengths = sizes[rest] - _SHORT
-            theirs = self._words.array[_spread(known[rest] + _SHORT, lengths)]
-            ours = words[_spread(begins[rest] + _SHORT, lengths)]
+            # The known name may be shorter, so that others follow: its last word has a NUL, which tells.
+            theirs = self._words.array.take(spread(known[rest] + _SHORT, lengths), mode="clip")
+            ours = names.words.take(spread(begins[rest] + _SHORT, lengths))
             equal[rest] = np.logical_and.reduceat(theirs == ours, np.cumsum(lengths) - lengths)
         return equal
 
-    def _add(self, words: UInt64, ends: Int64, new: Int64) -> None:
-        begins, sizes = _spans(ends, new)
+    def _add(self, names: Names, rows: Int64, slots: Int64, places: Int64) -> None:
+        """Numbers new names, which are all different."""
+        self._slots[slots] = np.arange(len(self) + 1, len(self) + 1 + len(rows), dtype=np.int32)
+        sizes = names.sizes[rows]
+        self._low.append(names.low[rows])
+        self._high.append(np.zeros(len(rows), np.uint64) if names.high is None else names.high[rows])
+        self._wide |= names.high is not None
+        self._first.append(places)
         self._ends.append(len(self._words) + np.cumsum(sizes))
-        self._words.append(words[_spread(begins, sizes)])
-        self._first.append(np.full(len(new), np.iinfo(np.int64).max))
+        self._words.append(names.words[spread(names.begins[rows], sizes)])
+
+    def _came_earlier(self, numbers: Int32, place: int) -> None:
+        """Notes the places of rows, from `place` on, whose names have been met in later columns only."""
+        later = np.flatnonzero(self._first.array.take(numbers) >= place + len(numbers))[::-1]
+        self._first.array[numbers[later]] = place + later  # of copies the first, which is written last
 
     def _make_room(self, more: int) -> None:
         """Keeps the table at most half full."""
-        if len(self) + more > np.iinfo(np.int32).max:
+        if len(self) + more >= np.iinfo(np.int32).max:
             raise DataError(f"The files hold more {self._what} than the 2^31 - 1 that int32 ids can tell apart.")
         if 2 * (len(self) + more) <= len(self._slots):
             return
         self._slots = np.full(1 << (2 * (len(self) + more) - 1).bit_length(), _FREE, np.int32)
-        for start in range(0, len(self), _CHUNK):
-            ends = self._ends.array[start : start + _CHUNK]
-            begin = self._ends.array[start - 1] if start else 0
-            slots = self._home(self._words.array[begin : ends[-1]], ends - begin)
-            rest = np.arange(len(ends))
+        for start in range(1, len(self) + 1, _CHUNK):
+            some = slice(start, start + _CHUNK)
+            hashes = hashed(self._low.array[some], self._high.array[some])
+            slots = (hashes & np.uint64(len(self._slots) - 1)).view(np.int64)
+            rest = np.arange(len(slots))
             while len(rest):
-                rest = rest[~self._claim(slots, rest, self._slots[slots[rest]])]
+                free = rest[self._slots.take(slots[rest]) == _FREE]
+                free = free[self._claim(slots[free])]
+                self._slots[slots[free]] = (start + free).astype(np.int32)
+                rest = rest[self._slots.take(slots[rest]) != start + rest]
                 slots[rest] = (slots[rest] + 1) & (len(self._slots) - 1)
-            self._slots[slots] = np.arange(start, start + len(ends), dtype=np.int32)
 
-    def _home(self, words: UInt64, ends: Int64) -> Int64:
-        """The first slot to look at for each name, int64[k]."""
-        sizes = np.diff(ends, prepend=0)
-        begins = ends - sizes
-        places = np.arange(len(words)) - np.repeat(begins, sizes)
-        mixed = _mix(words + places.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-        hashes = _mix(np.add.reduceat(mixed, begins)) if len(ends) else mixed
-        return (hashes & np.uint64(len(self._slots) - 1)).view(np.int64)
+    def _unpacked(self, numbers: Int64) -> tuple[UInt64, Int64]:
+        """The words of the names of some numbers, and where each name's begin."""
+        known = self._ends.array.take(numbers - 1)
+        sizes = self._ends.array.take(numbers) - known
+        counts = np.where(sizes, sizes, 1 + self._wide)
+        begins = np.cumsum(counts) - counts
+        words = np.empty(counts.sum(), np.uint64)
+        short, long = np.flatnonzero(sizes == 0), np.flatnonzero(sizes)
+        words[begins[short]] = self._low.array.take(numbers[short])
+        if self._wide:
+            words[begins[short] + 1] = self._high.array.take(numbers[short])
+        words[spread(begins[long], sizes[long])] = self._words.array[spread(known[long], sizes[long])]
+        return words, begins
 
 
 class _Growing:
@@ -205,40 +228,3 @@ class _Growing:
             self._room = room
         self._room[self._size : size] = values
         self._size = size
-
-
-def _packed(names: pa.LargeStringArray) -> tuple[UInt64, Int64]:
-    """Names as words uint64[w], and where each name's words end: int64[k]."""
-    _, offsets, text = names.buffers()
-    starts = np.frombuffer(offsets, np.int64)[names.offset : names.offset + len(names) + 1]
-    lengths = np.diff(starts)
-    ends = np.cumsum((lengths + 7) >> 3)
-    words = np.zeros(ends[-1] if len(ends) else 0, np.uint64)
-    letters = np.frombuffer(text, np.uint8)[starts[0] : starts[-1]]
-    begins = 8 * np.concatenate([[0], ends[:-1]])[: len(ends)]
-    words.view(np.uint8)[_spread(begins, lengths)] = letters
-    return words, ends
-
-
-def _spans(ends: Int64, rows: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
-    """Where the words of the names of some rows begin, and how many they are."""
-    begins: Int64 = ends.take(rows - 1, mode="wrap")
-    begins[rows == 0] = 0
-    return begins, ends.take(rows) - begins
-
-
-def _spread(begins: Int64, sizes: Int64) -> Int64:
-    """The positions `begins[i]`, `begins[i] + 1`, … of each range, one range after the other."""
-    ends = np.cumsum(sizes)
-    places: Int64 = np.repeat(begins - (ends - sizes), sizes)
-    places += np.arange(len(places))
-    return places
-
-
-def _mix(values: UInt64) -> UInt64:
-    """Spreads every bit over the low ones."""
-    mixed = values * np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(29)
-    return mixed

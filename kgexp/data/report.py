@@ -134,8 +134,8 @@ def examine(
     bit = {name: 1 << i for i, name in enumerate(splits)}
     new_entities, new_relations = np.ones(len(entities), bool), np.ones(len(relations), bool)
     for triples in pieces(splits["train"]):
-        new_entities[triples[:, 0::2]] = False
-        new_relations[triples[:, 1]] = False
+        for column, new in enumerate((new_entities, new_relations, new_entities)):
+            new[triples[:, column]] = False
     return DataReport(
         len(entities),
         len(relations),
@@ -143,10 +143,11 @@ def examine(
             name: SplitReport(
                 len(triples),
                 len(triples) - held(bit[name]),
-                _unseen(triples, slice(0, None, 2), new_entities, entities),
-                _unseen(triples, slice(1, 2), new_relations, relations),
+                _unseen(others, slice(0, None, 2), new_entities, entities),
+                _unseen(others, slice(1, 2), new_relations, relations),
             )
             for name, triples in splits.items()
+            for others in [triples[:0] if name == "train" else triples]  # train has seen its own
         },
         {f"{a}_{b}": held(bit[a] | bit[b]) for a, b in (SPLITS[:2], SPLITS[::2], SPLITS[1:])},
         notes,

@@ -136,7 +136,7 @@ class Scatter:
         filled = np.flatnonzero(counts)
         ends = np.cumsum(counts[filled])
         for file, array in zip(self._files, arrays, strict=True):
-            rows = array[order]
+            rows = array.take(order, axis=0)  # several times as fast as by an index
             for part, end in zip(filled.tolist(), ends.tolist(), strict=True):
                 file.write(rows[end - int(counts[part]) : end], int(self._cursors[part]))
         self._cursors += counts

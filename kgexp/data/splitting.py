@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from kgexp import randomness
 from kgexp.data.encoding import Triples
-from kgexp.data.grouping import Int64, grouped
+from kgexp.data.grouping import Int64, grouped, order_of
 from kgexp.errors import ConfigError
 from kgexp.randomness import Purpose
 
@@ -52,7 +52,7 @@ def assign(triples: Triples, shares: Shares) -> tuple[UInt8, list[str]]:
     order, begins = grouped(*triples.T)
     distinct = triples[order[begins]]
     hashed = randomness.bits(randomness.key(shares.seed, Purpose.SPLIT), np.arange(len(distinct)))
-    by_hash = np.argsort(hashed, kind="stable")
+    by_hash = order_of(hashed)
     free = by_hash[~_cover(distinct, by_hash)[by_hash]]
 
     wanted = _quotas(distinct[:, 1], shares)

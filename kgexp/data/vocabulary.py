@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kgexp import randomness
+from kgexp.data.grouping import order_of
 from kgexp.errors import DataError
 from kgexp.randomness import Purpose
 
@@ -138,7 +139,7 @@ def shuffled(
     Returns:
         int64[n] the number of first appearance of each id, and its inverse int32[n], the id of each number.
     """
-    order = np.argsort(randomness.bits(randomness.key(Purpose.VOCABULARY), np.arange(n)), kind="stable")
+    order = order_of(randomness.bits(randomness.key(Purpose.VOCABULARY), np.arange(n)))
     if types is not None:
         order = order[np.argsort(types[order], kind="stable")]
     ids = np.empty(n, np.int32)

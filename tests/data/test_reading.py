@@ -20,11 +20,8 @@ WEIGHTED = Layout(("head", "relation", "tail", "weight"), header=False)
 
 def rows(path: Path, layout: Layout = PLAIN, **options: Any) -> list[tuple[str, str, str]]:
     """The triples of a file as names."""
-    blocks = list(read(path, layout, **options))
-    columns = [
-        [name for block in blocks for chunk in block.names[role] for name in chunk.to_pylist()] for role in NAMES
-    ]
-    return list(zip(*columns, strict=True))
+    entities, relations, triples = encode(read(path, layout, **options))
+    return [(entities[h], relations[r], entities[t]) for h, r, t in triples[0]]
 
 
 def encode(*files: Iterable[Columns]) -> tuple[list[str], list[str], list[list[list[int]]]]:
