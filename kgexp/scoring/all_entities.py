@@ -33,7 +33,7 @@ from kgexp.sharding.table import Block, Table
 _SCORE_BYTES = 256 << 20
 
 #: Scores that a thread makes at a time on the CPU: more of them do not stay in the cache.
-_SCORES = 1 << int(__import__("os").environ.get("AS", "19"))
+_SCORES = 1 << 19
 
 T = TypeVar("T")
 

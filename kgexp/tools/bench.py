@@ -8,6 +8,7 @@
     python -m kgexp.tools.bench exchange --rows 1000,10000 --widths 100,400 sharding.ranks=2 train.threads=1
     python -m kgexp.tools.bench swap sharding.partitions=16 scoring=negatives
     python -m kgexp.tools.bench evaluate model.dim=200
+    python -m kgexp.tools.bench load dataset=files dataset.path=PATH
 
 Values separated by commas make a grid; every setting has a process of its own. Prints the machine, the versions and a
 table in Markdown; `--json FILE` writes all figures, `--markdown FILE` the table. Figures of time are medians of several
@@ -28,12 +29,12 @@ from typing import Any
 
 from kgexp.errors import ConfigError
 from kgexp.storage.memory import MemoryStorage
-from kgexp.tools.benchmarks import exchange, machine, swap, trainers
+from kgexp.tools.benchmarks import exchange, load, machine, swap, trainers
 from kgexp.tools.benchmarks.grid import Settings, over_grid
 from kgexp.tools.benchmarks.page import MB, PERCENT, RATE, Columns, columns_of, page
 from kgexp.tools.composing import composed, composed_rowwise
 from kgexp.tools.failing import failed
-from kgexp.tools.measuring import apart, parts_of, report, spread
+from kgexp.tools.measuring import about, apart, parts_of, report, spread
 from kgexp.world import ALONE, World
 
 _HERE = "kgexp.tools.benchmarks"
@@ -55,6 +56,13 @@ class Suite:
     run: Callable[[Sequence[str]], Settings]
     columns: Columns
     plotted: bool = False
+
+
+def _load(given: Sequence[str]) -> Settings:
+    import torch  # later than the processes that read, which do without it
+
+    figures = load.load(given)
+    return {"as given": about(1, torch.device("cpu")) | figures}
 
 
 _SUITES: Mapping[str, Suite] = {
@@ -127,6 +135,20 @@ _SUITES: Mapping[str, Suite] = {
             ("MB written", "written_mb_a_pass"),
             ("s a pass", "seconds"),
             ("% waited", "waited", PERCENT),
+        ),
+    ),
+    "load": Suite(
+        _load,
+        columns_of(
+            ("M triples", "triples", 1e-6),
+            ("text to ids, M triples/s", "triples_per_second.read.median", 1e-6),
+            ("min", "triples_per_second.read.min", 1e-6),
+            ("max", "triples_per_second.read.max", 1e-6),
+            ("index", "triples_per_second.index.median", 1e-6),
+            ("all", "triples_per_second.all.median", 1e-6),
+            ("bucket", "triples_per_second.bucket.median", 1e-6),
+            ("index MB", "index_bytes", MB),
+            ("peak RSS MB", "peak_rss", MB),
         ),
     ),
     "evaluate": Suite(
