@@ -19,6 +19,10 @@ from kgexp.world import ALONE, World
 _LIBRARIES = ("torch", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
 
 
+#: What torch calls the dtypes of the factors of matrix products.
+_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+
+
 def set_threads(threads: int | str, world: World = ALONE, workers: int = 1) -> int:
     """Pins the number of threads of every operation (`thread_count`) and returns it: sums are cut by it, so it is
     part of what makes a run repeatable. `auto` shares cores among the ranks that may run on the same ones: all of a
@@ -27,6 +31,20 @@ def set_threads(threads: int | str, world: World = ALONE, workers: int = 1) -> i
     count = thread_count(threads, workers * world.gather("the cores", mine).count(mine))
     torch.set_num_threads(count)
     return count
+
+
+def set_matmul(dtype: str, device: torch.device) -> str | None:
+    """Rounds the factors of float32 matrix products to `float32` (not at all), `tf32` or `bfloat16` from now on.
+
+    Returns:
+        A sentence where that changes nothing on this machine.
+    """
+    torch.set_float32_matmul_precision(_PRECISIONS[dtype])
+    if device.type == "cuda" or dtype == "float32":
+        return None
+    if dtype == "bfloat16" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None
+    return f"train.matmul_dtype={dtype} changes nothing here: this processor has no such products"
 
 
 def choose_device(name: str, key: str = "train.device", local_rank: int | None = None) -> torch.device:
@@ -43,8 +61,6 @@ def choose_device(name: str, key: str = "train.device", local_rank: int | None =
         raise ConfigError(f"{key}=cuda, but torch sees no GPU here: set {key}=cpu.")
     if name == "cuda" and local_rank is not None:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    # Scores and gradients in full float32: results must not depend on the kind of GPU.
-    torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 

@@ -158,6 +158,11 @@ def _averaging(config: dict[str, Any]) -> None:
 
 def _narrow(config: dict[str, Any]) -> None:
     train = config["train"]
+    if train["matmul_dtype"] != "float32" and train["dtype"] == "float64":
+        raise ConfigError(
+            f"train.matmul_dtype={train['matmul_dtype']} is for products of float32, and train.dtype is float64: set "
+            "train.dtype=float32, or train.matmul_dtype=float32."
+        )
     for name in ("table_dtype", "state_dtype"):
         if train[name] is not None and train["dtype"] == "float64":
             raise ConfigError(

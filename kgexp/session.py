@@ -70,6 +70,8 @@ class Session:
         workers = config["sharding"].get("workers", 1)
         threads = environment.set_threads(config["train"]["threads"], self._world, workers)
         device = environment.choose_device(config["train"]["device"], local_rank=self._world.local_rank)
+        if idle := environment.set_matmul(config["train"]["matmul_dtype"], device):
+            self._say(idle)
         state_device = device
         if (name := config["sharding"].get("state_device")) is not None:
             state_device = environment.choose_device(name, "sharding.state_device", self._world.local_rank)

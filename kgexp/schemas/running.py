@@ -146,6 +146,7 @@ class Train:
     threads: int | str = field(default=MISSING, metadata={"at_least": 1, "choices": ("auto",)})
     device: str = one_of("auto", "cpu", "cuda")
     dtype: str = one_of("float32", "float64")
+    matmul_dtype: str = one_of("float32", "tf32", "bfloat16")
     table_dtype: str | None = one_of("bfloat16")
     state_dtype: str | None = one_of("bfloat16")
     init_from: str | None = MISSING

@@ -50,7 +50,9 @@ def measured(config: dict[str, Any], worker: str) -> dict[str, Any]:
 def device_of(config: dict[str, Any], world: World) -> torch.device:
     """The device of a rank, whose operations have the threads of a run from now on."""
     environment.set_threads(config["train"]["threads"], world, config["sharding"].get("workers", 1))
-    return environment.choose_device(config["train"]["device"], local_rank=world.local_rank)
+    device = environment.choose_device(config["train"]["device"], local_rank=world.local_rank)
+    environment.set_matmul(config["train"]["matmul_dtype"], device)
+    return device
 
 
 def parts_of(config: dict[str, Any], world: World) -> Parts:

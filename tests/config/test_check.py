@@ -265,6 +265,7 @@ def test_a_key_that_is_like_no_other_gets_no_guess():
             ["train.state_dtype=bfloat16", "train.dtype=float64"],
             r"set train\.dtype=float32, or train\.state_dtype=null",
         ),
+        (["train.matmul_dtype=tf32", "train.dtype=float64"], r"train\.matmul_dtype=tf32 is for products of float32"),
         (["train.table_dtype=bfloat16", "averaging.start=0.5"], r"averaging\.start is 0\.5.*table_dtype to null"),
         (["storage=local", "sharding.state_device=cuda"], r"cannot serve sharding\.state_device=cuda: set it to null"),
         (["storage=s3", "storage.url=s3://b/run"], r"only sharding=partitioned has some: choose it, or storage=memory"),

@@ -56,6 +56,7 @@ CASES = {
     "train.threads": Case("result", 2),
     "train.device": Case("refusal", "cuda"),
     "train.dtype": Case("tables"),
+    "train.matmul_dtype": Case("printed", "tf32"),
     "train.table_dtype": Case("tables", "bfloat16"),
     "train.state_dtype": Case("tables", "bfloat16"),
     "train.init_from": Case("refusal", "{graphs}/nothing"),
