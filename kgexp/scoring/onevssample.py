@@ -24,15 +24,8 @@ class OneVsSample(NegativeSampling):
     def __init__(self, samples: int = 1000, sides: str = "both", mask: str = "equal") -> None:
         super().__init__(samples, chunk_size=sys.maxsize, sides=sides, mask=mask)
 
-    def placed_entities(self, extent: Extent) -> int:
-        """See `ScoringTechnique.placed_entities`."""
-        return 2 * extent.batch + len(self.sides) * min(self.negatives, extent.entities)
-
-    def working_numbers(self, extent: Extent) -> int:
-        """See `ScoringTechnique.working_numbers`."""
-        k, batch_size, dim = min(self.negatives, extent.entities), extent.batch, extent.dim
-        sides = len(self.sides)
-        return 4 * (2 * batch_size + sides * k) * dim + 6 * sides * batch_size * dim + 5 * sides * batch_size * k
+    def _drawn(self, extent: Extent) -> int:
+        return min(self.negatives, extent.entities)
 
     def _draw(self, stream: int, chunks: range, pool: Pool) -> Int64:
         """The ids int64[1, k] of the sample; no rows where there is no example."""

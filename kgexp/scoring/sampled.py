@@ -19,7 +19,7 @@ from kgexp.scoring.losses import Loss
 from kgexp.team import cut
 
 #: Scores that are made at a time: they and what becomes of them stay in the cache.
-_SCORES = 1 << 18
+SCORES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Examples:
     def blocks(self, x: int, k: int) -> Iterator[tuple[slice, slice]]:
         """Of x examples with k candidates those that are scored in one product, and their chunks: slices. Whole chunks
         go together; the first and the last chunk may be smaller."""
-        at_once = max(1, _SCORES // k)
+        at_once = max(1, SCORES // k)
         first = min(self.chunk_size - self.offset, x) if self.offset else 0
         whole = (x - first) // self.chunk_size
         before = 1 if first else 0

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kgexp.data.graph import Graph
@@ -26,6 +27,8 @@ class Extent:
         rows: entity rows that the rank holds.
         entities: n.
         dim: d.
+        threads: that share a step.
+        piece: triples of a piece of the batch, which one thread computes.
     """
 
     batch: int
@@ -33,6 +36,19 @@ class Extent:
     rows: int
     entities: int
     dim: int
+    threads: int
+    piece: int
+
+
+#: Numbers that the rows of a piece's triples make. Less of them stay in the cache, more of them go through every call.
+_NUMBERS = 1 << 18
+
+
+def piece_size(triples: int, dim: int, threads: int, device: torch.device) -> int:
+    """How many triples make a piece of a batch: each thread has one at least; a GPU wants all of them at once."""
+    if device.type != "cpu":
+        return max(1, triples)
+    return max(1, min(_NUMBERS // dim, -(-triples // threads)))
 
 
 class ScoringTechnique(ABC):

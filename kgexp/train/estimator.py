@@ -11,7 +11,7 @@ from kgexp.data.graph import Graph
 from kgexp.optim.base import RowOptimizer
 from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.share import Share
-from kgexp.scoring.technique import Extent
+from kgexp.scoring.technique import Extent, piece_size
 from kgexp.sharding.base import Sharding
 from kgexp.sharding.partitioned import PartitionedSharding
 from kgexp.sharding.rows import Placement
@@ -141,7 +141,11 @@ class Estimator:
         whole = min(int(self.config["train"]["batch_size"]), triples * (len(scoring.sides) if scoring.by_query else 1))
         owners, own = self.sharding.owners(n), max(Share(0, 1 if self._partitioned else ranks).sizes(whole))
         rows = self.sharding.rows_in_memory(n)
-        return Extent(own, whole if owners.ranks > 1 else own, rows, n, self.objective.model.dim)
+        dim, threads = self.objective.model.dim, torch.get_num_threads()
+        if self.device.type != "cpu" or getattr(self.sharding, "workers", 1) > 1:
+            threads = 1  # of a step
+        piece = piece_size(own, dim, threads, self.device)
+        return Extent(own, whole if owners.ranks > 1 else own, rows, n, dim, threads, piece)
 
     @property
     def _partitioned(self) -> bool:

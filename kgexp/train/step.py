@@ -5,7 +5,6 @@ takes its rows out of the gathered ones, and leaves the gradient of every place 
 of a row have gathered is added up in the order of the places, so neither threads nor chance change a bit.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from kgexp.scoring.dropout import Dropout
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.regularizers import Regularizer
 from kgexp.scoring.relation_prediction import RelationPrediction
-from kgexp.scoring.technique import ScoringTechnique
+from kgexp.scoring.technique import ScoringTechnique, piece_size
 from kgexp.sharding.route import Plan, Planner, local_plan
 from kgexp.sharding.table import Table
 from kgexp.train.places import Places
@@ -56,21 +55,11 @@ def prepare(
     """Chooses examples and candidates of a batch, and plans the way to the rows that they need; cuts it for threads."""
     batch = objective.scoring.choose(batch, objective.seed)
     drawn = objective.scoring.candidates(batch, num_entities, objective.seed)
-    pieces = objective.scoring.pieces(batch, drawn, _piece_size(batch, objective.model.dim, threads))
+    size = piece_size(len(batch), objective.model.dim, threads, batch.triples.device)
+    pieces = objective.scoring.pieces(batch, drawn, size)
     entities = Places.of([_entity_ids(piece) for piece in pieces])
     relations = Places.of([_relation_ids(objective, piece.batch) for piece in pieces])
     return Work(batch, drawn, pieces, entities, relations, planner(entities.ids, relations.ids))
-
-
-#: Numbers that the rows of a piece's triples make. Less of them stay in the cache, more of them go through every call.
-_NUMBERS = 1 << 18
-
-
-def _piece_size(batch: Batch, dim: int, threads: int) -> int:
-    """How many triples make a piece: each thread has one at least; a GPU wants all of them at once."""
-    if batch.triples.device.type != "cpu":
-        return sys.maxsize
-    return max(1, min(_NUMBERS // dim, -(-len(batch) // threads)))
 
 
 def train_step(objective: Objective, entity: Table, relation: Table, batch: Batch, factor: float = 1.0) -> Tensor:

@@ -24,8 +24,8 @@ SETTINGS = (
     *("scoring=negatives", f"model.dim={DIM}", "train.batch_size=1000", "checkpoint.keep=1"),
     *("evaluation.every_epochs=0", "evaluation.queries=32", "tracking.progress=none", "tracking.mode=disabled"),
 )
-#: Of the estimate, what may lie between it and what is measured.
-TOLERANCE = 0.15
+#: Of the estimate, what may be measured beyond it, and what may be left of it: it is one from above.
+TOLERANCE, SPARE = 0.15, 0.25
 
 
 def launch(command: Command, *overrides: str, within: Group | None = None) -> tuple[list[tuple[int, int]], str]:
@@ -76,7 +76,7 @@ def test_a_table_larger_than_memory_takes_what_the_run_has_said(tmp_path, large_
             f"{what}, ranked, saved: {own / 1e6:.0f} MB beside {libraries / 1e6:.0f} MB of libraries, "
             f"{own / estimate:.2f} of the estimate"
         )
-        assert 1 - TOLERANCE < own / estimate < 1 + TOLERANCE
+        assert 1 - SPARE < own / estimate < 1 + TOLERANCE
     print(f"resumed in {limit / 1e6:.0f} MB, with a table of {table / 1e6:.0f} MB: {enforced}")
     assert command.result["step"] == 25
     assert sum("valid/triples" in row for row in command.rows()) == 1
