@@ -270,16 +270,22 @@ def test_progress_reaches_its_total(made):
     assert seen == sorted(seen)
 
 
-def test_hubs_make_smaller_batches(made, monkeypatch):
-    monkeypatch.setattr(batching, "KNOWN", 100)
+@pytest.mark.parametrize("known", [100, 10**6])
+def test_batches_ask_each_query_once_and_are_smaller_for_hubs(made, monkeypatch, known):
+    monkeypatch.setattr(batching, "KNOWN", known)
     graph = made.random_graph(61, 2, (1000, 10, 300))
     triples = graph.test.triples.astype(np.int64)
     cut = list(batching.batches(graph.known, Side.TAIL, triples, 128, range(graph.num_entities)))
-    assert len(cut) > 3
-    np.testing.assert_array_equal(np.concatenate([batch.triples for batch in cut]), triples)
+    assert len(cut) > 3 if known == 100 else len(cut) == 3
+    places = np.concatenate([batch.places for batch in cut])
+    np.testing.assert_array_equal(np.sort(places), np.arange(len(triples)))
+    np.testing.assert_array_equal(np.concatenate([batch.triples for batch in cut]), triples[places])
     for batch in cut:
+        assert len(batch) <= 128
+        assert len(batch.query) <= known or len(batch.queries) == 1
+        assert len(np.unique(batch.queries[:, :2], axis=0)) == len(batch.queries)
+        np.testing.assert_array_equal(batch.queries[batch.asks][:, :2], batch.triples[:, :2])
         assert (np.diff(batch.entity) >= 0).all()
-        assert not (batch.entity == batch.answers[batch.query]).any()
         assert (batch.own & TEST).all()
 
 
