@@ -119,10 +119,11 @@ class Comparison:
         below = self._flags("below")
         self._flag(known, above, least, below)
         found = self._queries.asks.new_zeros((2, len(masks), len(self._queries)))
+        greater = {mask: flags.count() for mask, flags in above.items()}
         for number, mask in enumerate(masks):
-            found[0, number] = above[mask].count()
+            found[0, number] = greater[mask]
         nan = 0
-        for answer, column in self._undecided(above[least], below):
+        for answer, column in self._undecided(above[least], below, self._length - greater[least] - below.count()):
             sign, missing = self._exact_sign(answer, column)
             splits = known.splits_at(self._queries.asks[answer], column)
             for number, mask in enumerate(masks):
@@ -146,16 +147,16 @@ class Comparison:
         for number, piece in enumerate(pieces):
             scores = self._score(piece)
             flat = scores.view(-1)
-            answers.append(flat[scored[number]])
+            answers.append(flat.take(scored[number]))
             spread = self._memory("spread", columns=scores.shape[1], dtype=scores.dtype)
             for mask, flags in above.items():
                 # -inf is below every band: where a pair is left out, and where the answer itself stands.
                 place = out[mask][number]
-                kept = flat[place]
-                flat[place] = -torch.inf
+                kept = flat.take(place)
+                flat.index_fill_(0, place, -torch.inf)
                 torch.index_select(scores, 0, asks, out=spread)
-                flat[place] = kept
-                spread.view(-1)[own[number]] = -torch.inf
+                flat.index_copy_(0, place, kept)
+                spread.view(-1).index_fill_(0, own[number], -torch.inf)
                 flags.above(piece, spread, self._high)
                 if mask == least:
                     below.below(piece, spread, self._low)
@@ -178,10 +179,9 @@ class Comparison:
         if not bool(((scores >= low) & (scores <= high)).all()):
             raise RuntimeError(f"{type(self._model).__name__}.score_error is smaller than the error of its score")
 
-    def _undecided(self, above: Flags, below: Flags) -> Iterator[tuple[Tensor, Tensor]]:
-        """Answer and column, int64[v] each, of the pairs that are neither above nor below, some at a time. A NaN is
-        neither, so no pass over the scores looks for it."""
-        number = self._length - above.count() - below.count()
+    def _undecided(self, above: Flags, below: Flags, number: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Answer and column, int64[v] each, of the pairs that are neither above nor below, some at a time; `number`
+        int64[b] for each answer. A NaN is neither, so no pass over the scores looks for it."""
         rows = torch.nonzero(number)[:, 0]
         group = number[rows].cumsum(0) // PIECE
         for some in rows.split(torch.bincount(group).tolist()):
