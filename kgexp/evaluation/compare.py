@@ -140,7 +140,7 @@ class Comparison:
         """Scores the candidates, some at a time, and flags those above the band under each mask, and those below it
         under the mask `least`."""
         asks, answer = self._queries.asks, self._answer
-        pieces = cut(self._length, at_a_time(len(self._queries), asks.device))
+        pieces = cut(self._length, scored_at_once(len(self._queries), asks.device))
         out = {mask: _places(pieces, *known.under(mask)) for mask in above}
         own, scored = (_places(pieces, rows, self._own) for rows in (answer, asks[answer]))
         answers = [self._high.new_empty(0)]
@@ -235,6 +235,12 @@ def band(model: Model, queries: Queries, candidates: Tensor) -> tuple[Tensor, Te
     low, high = torch.nextafter(low, -infinity).clamp_(min=-info.max), torch.nextafter(high, infinity)
     low, high = (torch.where(queries.scored[:, None], bound, infinity) for bound in (low, high))
     return low, high, None if bool(trusted.all()) else trusted
+
+
+def scored_at_once(answers: int, device: torch.device) -> int:
+    """How many candidates: on the CPU their scores stay in the cache until they are counted, and are enough that the
+    operations, twenty a piece, take long."""
+    return 2 * at_a_time(answers, device)
 
 
 def _places(pieces: Sequence[slice], row: Tensor, column: Tensor) -> tuple[Tensor, ...]:

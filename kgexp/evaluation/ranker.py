@@ -16,16 +16,15 @@ from kgexp.data.graph import Graph
 from kgexp.data.known import TRAIN
 from kgexp.data.sides import Side
 from kgexp.evaluation.batches import Batch, batches
-from kgexp.evaluation.compare import Comparison, Known, Queries
+from kgexp.evaluation.compare import Comparison, Known, Queries, scored_at_once
 from kgexp.evaluation.counts import RankCounts, distinct, sample
 from kgexp.evaluation.tally import Scratch
 from kgexp.models.base import Model
-from kgexp.models.pieces import at_a_time
 from kgexp.randomness import Int64
 from kgexp.sharding.table import Block, Table
 from kgexp.team import Team, cut
 
-_PARTS = 4  # of a block that each thread does, if they are large enough
+_PARTS = 2  # of a block that each thread does, if they are large enough
 _PIECES = 8  # that a part has at most; each of them is scored at once
 
 
@@ -38,8 +37,9 @@ class Ranker:
         entity: rows float[n, d].
         relation: rows float[model.num_relation_rows(m), e].
         graph: for its splits and known triples.
-        queries: queries of a batch; memory is `queries * block` scores, and a few times that in bytes.
-        block: entities that are scored at once.
+        queries: of a batch, at most. Memory is that of their rows and, for each of torch's threads, of some 2^19
+            scores (on a GPU 2^23) and as many flags as queries times an eighth of `block`, or fewer.
+        block: entities whose rows are read at once.
         progress: called with (queries done, queries in all) after every batch.
     """
 
@@ -51,7 +51,7 @@ class Ranker:
         graph: Graph,
         *,
         queries: int = 512,
-        block: int = 4096,
+        block: int = 16384,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.model, self.entity, self.relation, self.graph = model, entity, relation, graph
@@ -159,7 +159,7 @@ class Ranker:
 
     def _cut(self, rows: int, queries: int) -> list[slice]:
         """The parts that threads do: enough for each to have some, and of several pieces that fit the cache."""
-        piece = at_a_time(queries, self.entity.device)
+        piece = scored_at_once(queries, self.entity.device)
         return cut(rows, max(piece, min(_PIECES * piece, rows // (_PARTS * self._team().threads))))
 
     def _team(self) -> Team:

@@ -1,0 +1,1 @@
+"""The suites of `kgexp.tools.bench`, a module each."""
