@@ -158,9 +158,10 @@ class Ranker:
         return found, np.stack([batch.candidates(mask) for mask in masks]), nan
 
     def _cut(self, rows: int, queries: int) -> list[slice]:
-        """The parts that threads do: enough for each to have some, and of several pieces that fit the cache."""
-        piece = scored_at_once(queries, self.entity.device)
-        return cut(rows, max(piece, min(_PIECES * piece, rows // (_PARTS * self._team().threads))))
+        """The parts of so many rows that threads do: enough for each to have some, and of several pieces that fit the
+        cache."""
+        most = _PIECES * scored_at_once(queries, self.entity.device)
+        return cut(rows, max(most // _PIECES, min(most, rows // (_PARTS * self._team().threads))))
 
     def _team(self) -> Team:
         """As many threads as torch has now; what a GPU does comes from one."""
@@ -168,6 +169,17 @@ class Ranker:
         if self._threads.threads != threads:
             self._threads = Team(threads)
         return self._threads
+
+
+def working_bytes(queries: int, block: int, dim: int, itemsize: int, device: torch.device) -> int:
+    """The memory that ranking takes beside the tables, with what threads torch has: rows of queries and answers as they
+    come and in float64; and in every thread scores, once for the queries and twice for their answers, with flags and
+    what an error bound looks at."""
+    piece = min(block, scored_at_once(queries, device))
+    part = min(block, _PIECES * piece)
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    of_thread = queries * (3 * piece * itemsize + 4 * part) + part * dim * itemsize
+    return queries * 6 * dim * torch.float64.itemsize + threads * of_thread
 
 
 def nonfinite_rows(entity: Table, relation: Table, block: int) -> dict[str, int]:
