@@ -148,18 +148,21 @@ class Comparison:
             scores = self._score(piece)
             flat = scores.view(-1)
             answers.append(flat.take(scored[number]))
-            spread = self._memory("spread", columns=scores.shape[1], dtype=scores.dtype)
+            spread = scores
+            if len(scores) < len(asks):
+                spread = self._memory("spread", columns=scores.shape[1], dtype=scores.dtype)
             for mask, flags in above.items():
                 # -inf is below every band: where a pair is left out, and where the answer itself stands.
                 place = out[mask][number]
                 kept = flat.take(place)
                 flat.index_fill_(0, place, -torch.inf)
-                torch.index_select(scores, 0, asks, out=spread)
-                flat.index_copy_(0, place, kept)
+                if spread is not scores:
+                    torch.index_select(scores, 0, asks, out=spread)
                 spread.view(-1).index_fill_(0, own[number], -torch.inf)
                 flags.above(piece, spread, self._high)
                 if mask == least:
                     below.below(piece, spread, self._low)
+                flat.index_copy_(0, place, kept)
         self._check(torch.cat(answers))
 
     def _score(self, piece: slice) -> Tensor:

@@ -189,7 +189,8 @@ def nonfinite_rows(entity: Table, relation: Table, block: int) -> dict[str, int]
         mine = torch.zeros(1, dtype=torch.int64, device=table.device)
         for piece in table.local_blocks(block):
             # Nothing is kept of a block: among blocks that are read from files it would split the free memory up.
-            mine += (~piece.rows.isfinite().all(dim=1)).sum()
+            if not bool(piece.rows.sum().isfinite()):  # else all are: a tenth of the time
+                mine += (~piece.rows.isfinite().all(dim=1)).sum()
         found[table.name] = int(table.exchange.all_sum(mine))
     return found
 
