@@ -23,7 +23,7 @@ class Team:
     """The calling thread and as many others as make `threads`.
 
     Where `threads` is 1 the caller does all of it. The other threads are started when they are first needed, and end
-    with the process; a team is used by one thread at a time.
+    with the team or the process; a team is used by one thread at a time.
 
     Args:
         threads: how many, at least 1.
@@ -31,7 +31,11 @@ class Team:
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
-        self._calls: list[queue.SimpleQueue[_Call]] = []
+        self._calls: list[queue.SimpleQueue[_Call | None]] = []
+
+    def __del__(self) -> None:
+        for calls in self._calls:
+            calls.put(None)
 
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """`work` of every part, in the order of the parts.
@@ -55,7 +59,7 @@ class Team:
 
     def _wake(self, call: "_Call", helpers: int) -> None:
         while len(self._calls) < helpers:
-            calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+            calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(calls,), name=f"team {len(self._calls) + 1}", daemon=True).start()
             self._calls.append(calls)
         for calls in self._calls[:helpers]:
@@ -89,10 +93,9 @@ class _Call:
                 self.outcomes[part], self._failed = _Failure(error), True
 
 
-def _serve(calls: "queue.SimpleQueue[_Call]") -> None:
+def _serve(calls: "queue.SimpleQueue[_Call | None]") -> None:
     torch.set_num_threads(1)
-    while True:
-        call = calls.get()
+    while (call := calls.get()) is not None:
         with torch.set_grad_enabled(call.grad):
             call.run()
         call.left.put(None)

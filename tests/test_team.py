@@ -64,3 +64,10 @@ def test_cuts_are_nearly_equal(length, at_most, sizes):
     parts = cut(length, at_most)
     assert [part.stop - part.start for part in parts] == sizes
     assert [place for part in parts for place in range(part.start, part.stop)] == list(range(length))
+
+
+def test_threads_end_with_their_team():
+    threads = set(Team(3).map(lambda _: (time.sleep(0.01), threading.current_thread())[1], range(30)))
+    for thread in threads - {threading.current_thread()}:
+        thread.join(20)
+        assert not thread.is_alive()

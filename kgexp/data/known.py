@@ -84,18 +84,29 @@ class KnownTriples:
             mask of the splits that hold the completed triple: `TRAIN`, `VALID` and `TEST`.
         """
         index = self._answers[side]
-        keys = _keys(side, triples, self._num_relations)
-        place = np.searchsorted(index.keys, keys)
-        found = np.flatnonzero(index.keys[np.minimum(place, len(index.keys) - 1)] == keys)
-        start = index.offsets[place[found]].astype(np.int64)
-        length = index.offsets[place[found] + 1].astype(np.int64) - start
+        start, length = self._spans(side, triples)
         ends = np.cumsum(length)
         pairs = np.arange(length.sum()) + np.repeat(start - (ends - length), length)
         return (
-            np.repeat(found, length),
+            np.repeat(np.arange(len(triples)), length),
             index.entities[pairs].astype(np.int64),
             np.asarray(index.splits[pairs]),
         )
+
+    def count(self, side: Side, triples: npt.NDArray[np.integer]) -> Int64:
+        """How many entities `lookup` would give for each of the triples int[b, 3]: int64[b]."""
+        return self._spans(side, triples)[1]
+
+    def _spans(self, side: Side, triples: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
+        """Where the answers to each query begin and how many they are, int64[b] each."""
+        index = self._answers[side]
+        start, length = np.zeros((2, len(triples)), np.int64)
+        keys = _keys(side, triples, self._num_relations)
+        place = np.searchsorted(index.keys, keys)
+        found = np.flatnonzero(index.keys[np.minimum(place, len(index.keys) - 1)] == keys)
+        start[found] = index.offsets[place[found]]
+        length[found] = index.offsets[place[found] + 1].astype(np.int64) - start[found]
+        return start, length
 
     @property
     def splits(self) -> UInt8:

@@ -98,6 +98,7 @@ def _of_filter(counts: RankCounts, name: str, groups: dict[str, npt.NDArray[np.b
             for metric, value in _averages(_queries(twice, side)):
                 yield f"{tie}/{side}/{metric}", value
     twice = counts.twice_ranks(name, "realistic")
+    labels = {"macro_relation": _relations(counts), "macro_query": _asked(counts)}
     for side in SIDES:
         adjusted = _amri(_queries(twice, side), _queries(counts.candidates[name], side))
         if adjusted is not None:
@@ -105,8 +106,8 @@ def _of_filter(counts: RankCounts, name: str, groups: dict[str, npt.NDArray[np.b
         for group, chosen in groups.items():
             if chosen.any():
                 yield f"realistic/{side}/{group}/mrr", float(reciprocal(_queries(twice[chosen], side)).mean())
-        for group, labels in (("macro_relation", _relations(counts)), ("macro_query", _asked(counts))):
-            value = _macro(reciprocal(_queries(twice, side)), _queries(labels, side))
+        for group, of_group in labels.items():
+            value = _macro(reciprocal(_queries(twice, side)), _queries(of_group, side))
             yield f"realistic/{side}/{group}/mrr", value
 
 

@@ -5,6 +5,7 @@ Where entities have types, all are those of the type that the query's relation h
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,16 @@ from kgexp.data.graph import Graph
 from kgexp.data.known import TRAIN
 from kgexp.data.sides import Side
 from kgexp.evaluation.batches import Batch, batches
-from kgexp.evaluation.compare import Comparison, Queries
+from kgexp.evaluation.compare import Comparison, Known, Queries, scored_at_once
 from kgexp.evaluation.counts import RankCounts, distinct, sample
+from kgexp.evaluation.tally import Scratch
 from kgexp.models.base import Model
 from kgexp.randomness import Int64
-from kgexp.sharding.table import Table
+from kgexp.sharding.table import Block, Table
+from kgexp.team import Team, cut
+
+_PARTS = 2  # of a block that each thread does, if they are large enough
+_PIECES = 8  # that a part has at most; each of them is scored at once
 
 
 class Ranker:
@@ -31,8 +37,9 @@ class Ranker:
         entity: rows float[n, d].
         relation: rows float[model.num_relation_rows(m), e].
         graph: for its splits and known triples.
-        queries: queries of a batch; memory is `queries * block` scores, and a few times that in bytes.
-        block: entities that are scored at once.
+        queries: of a batch, at most. Memory is that of their rows and, for each of torch's threads, of some 2^19
+            scores (on a GPU 2^23) and as many flags as queries times an eighth of `block`, or fewer.
+        block: entities whose rows are read at once.
         progress: called with (queries done, queries in all) after every batch.
     """
 
@@ -44,11 +51,12 @@ class Ranker:
         graph: Graph,
         *,
         queries: int = 512,
-        block: int = 4096,
+        block: int = 16384,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.model, self.entity, self.relation, self.graph = model, entity, relation, graph
         self.queries, self.block, self._progress = queries, block, progress
+        self._threads, self._scratch = Team(), Scratch()
 
     @torch.no_grad()
     def rank(
@@ -71,8 +79,8 @@ class Ranker:
         nonfinite = in_train = done = 0
         with _full_precision():
             for side in Side:
-                for batch, places in self._batches(side, triples):
-                    counts[:, :, places, side.value], nan = self._rank(batch, list(filters.values()))
+                for batch in self._batches(side, triples):
+                    counts[:, :, batch.places, side.value], nan = self._rank(batch, list(filters.values()))
                     nonfinite += nan
                     in_train += int(((batch.own & TRAIN) != 0).sum()) if side is Side.TAIL else 0
                     done += len(batch)
@@ -92,14 +100,14 @@ class Ranker:
             nonfinite_rows=nonfinite_rows(self.entity, self.relation, self.block),
         )
 
-    def _batches(self, side: Side, triples: Int64) -> Iterator[tuple[Batch, Int64]]:
-        """Batches of queries whose answers have one type, and the places int64[b] of their triples in the list."""
+    def _batches(self, side: Side, triples: Int64) -> Iterator[Batch]:
+        """Batches of queries whose answers have one type."""
         kinds = self.graph.kinds
         types = kinds.type_at(side, triples[:, 1])
         for number, ids in enumerate(kinds.types):
             places = np.flatnonzero(types == number)
             for batch in batches(self.graph.known, side, triples[places], self.queries, ids):
-                yield batch, places[batch.start : batch.start + len(batch)]
+                yield replace(batch, places=places[batch.places])
 
     def _rank(self, batch: Batch, masks: list[int]) -> tuple[Int64, int]:
         """int64[3, f, b]: greater, equal and |C| under each mask, and the number of NaN scores."""
@@ -114,12 +122,13 @@ class Ranker:
         return np.stack([greater, equal, candidates]), int(counts[-1]) + int(lost.sum())
 
     def _make_queries(self, batch: Batch) -> Queries:
-        side, device = batch.side, self.entity.device
-        relations = torch.from_numpy(batch.triples[:, 1].copy())
+        side, device, asked = batch.side, self.entity.device, batch.queries
+        relations = torch.from_numpy(asked[:, 1].copy())
         ids = self.model.relation_rows(relations, side, self.graph.num_relations)
-        given = self._read(batch.triples[:, side.given])
+        given = self._read(asked[:, side.given])
         rows = self.model.query(side, given, self.relation.read(ids.to(self.relation.device)).to(device).double())
-        return Queries.of(self.model, rows, self._read(batch.answers))
+        asks = torch.from_numpy(batch.asks).to(device)
+        return Queries.of(self.model, rows, self._read(batch.answers), asks, self.entity.dtype)
 
     def _read(self, ids: Int64) -> Tensor:
         return self.entity.read(torch.from_numpy(ids.copy()).to(self.entity.device)).double()
@@ -132,25 +141,45 @@ class Ranker:
         answers = torch.from_numpy(batch.answers.copy()).to(device)
         query, entity, splits = (torch.from_numpy(x).to(device) for x in (batch.query, batch.entity, batch.splits))
         nan = 0
+
+        def count(part: Block) -> tuple[Tensor, int]:
+            comparison = Comparison(self.model, queries, part.rows, answers - part.start, self._scratch)
+            pairs = batch.between(part.start, part.stop)
+            known = Known(query[pairs], entity[pairs] - part.start, splits[pairs])
+            return comparison.counts(known, masks)
+
         for block in self.entity.local_blocks(self.block, ids=batch.ids):
-            comparison = Comparison(self.model, queries, block.rows, answers - block.start)
-            found[0] += comparison.greater
-            found[1] += comparison.equal
-            nan += comparison.nan
-            known = batch.between(block.start, block.stop)
-            removed = torch.stack([(splits[known] & mask) != 0 for mask in masks])
-            subtract(found, comparison, query[known], entity[known] - block.start, removed)
-        candidates = len(batch.ids) - np.stack([batch.known(mask) for mask in masks])
-        return found, candidates, nan
+            parts = [
+                Block(block.start + some.start, block.rows[some]) for some in self._cut(len(block.rows), len(batch))
+            ]
+            for counts, missing in self._team().map(count, parts):
+                found += counts
+                nan += missing
+        return found, np.stack([batch.candidates(mask) for mask in masks]), nan
+
+    def _cut(self, rows: int, queries: int) -> list[slice]:
+        """The parts of so many rows that threads do: enough for each to have some, and of several pieces that fit the
+        cache."""
+        most = _PIECES * scored_at_once(queries, self.entity.device)
+        return cut(rows, max(most // _PIECES, min(most, rows // (_PARTS * self._team().threads))))
+
+    def _team(self) -> Team:
+        """As many threads as torch has now; what a GPU does comes from one."""
+        threads = torch.get_num_threads() if self.entity.device.type == "cpu" else 1
+        if self._threads.threads != threads:
+            self._threads = Team(threads)
+        return self._threads
 
 
-def subtract(found: Tensor, comparison: Comparison, query: Tensor, column: Tensor, removed: Tensor) -> None:
-    """Takes the pairs int64[p] that are no candidates under a filter out of its counts: `found` int64[2, f,
-    b], `removed` bool[f, p]."""
-    sign = comparison.sign(query, column)
-    for value, counts in ((1, found[0]), (0, found[1])):
-        for count, out in zip(counts, removed & (sign == value), strict=True):
-            count -= torch.bincount(query[out], minlength=len(count))
+def working_bytes(queries: int, block: int, dim: int, itemsize: int, device: torch.device) -> int:
+    """The memory that ranking takes beside the tables, with what threads torch has: rows of queries and answers as they
+    come and in float64; and in every thread scores, once for the queries and twice for their answers, with flags and
+    what an error bound looks at."""
+    piece = min(block, scored_at_once(queries, device))
+    part = min(block, _PIECES * piece)
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    of_thread = queries * (3 * piece * itemsize + 4 * part) + part * dim * itemsize
+    return queries * 6 * dim * torch.float64.itemsize + threads * of_thread
 
 
 def nonfinite_rows(entity: Table, relation: Table, block: int) -> dict[str, int]:
@@ -160,7 +189,8 @@ def nonfinite_rows(entity: Table, relation: Table, block: int) -> dict[str, int]
         mine = torch.zeros(1, dtype=torch.int64, device=table.device)
         for piece in table.local_blocks(block):
             # Nothing is kept of a block: among blocks that are read from files it would split the free memory up.
-            mine += (~piece.rows.isfinite().all(dim=1)).sum()
+            if not bool(piece.rows.sum().isfinite()):  # else all are: a tenth of the time
+                mine += (~piece.rows.isfinite().all(dim=1)).sum()
         found[table.name] = int(table.exchange.all_sum(mine))
     return found
 

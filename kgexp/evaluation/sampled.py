@@ -7,21 +7,22 @@ Its numbers are not comparable with those of the full ranking (Kochsiek and Gemu
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from kgexp.data.graph import Graph
-from kgexp.evaluation.batches import Batch
-from kgexp.evaluation.compare import Comparison, Queries
+from kgexp.evaluation.batches import Batch, splits_of
+from kgexp.evaluation.compare import Comparison, Known, Queries
 from kgexp.evaluation.counts import content_bits
-from kgexp.evaluation.ranker import Ranker, subtract
+from kgexp.evaluation.ranker import Ranker
 from kgexp.models.base import Model
 from kgexp.randomness import Int64, Purpose, integers, key
 from kgexp.scoring.share import Share
 from kgexp.sharding.table import Table
 
 ROWS = 1 << 24  # numbers in the candidate rows of a batch
+
+_ANSWER = 8  # marks the drawn entities that are the answer, beside the bits of the splits
 
 
 def sampled_name(candidates: int) -> str:
@@ -73,33 +74,20 @@ class SampledRanker(Ranker):
 
     def _count(self, batch: Batch, queries: Queries, masks: list[int]) -> tuple[Tensor, Int64, int]:
         drawn = self.draw(batch)
-        splits = _splits_of(batch, drawn, self.graph.num_entities)
-        own = drawn == batch.answers[:, None]
-        removed = np.stack([((splits & mask) != 0) | own for mask in masks])
+        splits = splits_of(batch.query, batch.entity, batch.splits, batch.asks[:, None], drawn)
+        splits[drawn == batch.answers[:, None]] |= _ANSWER
+        masks = [mask | _ANSWER for mask in masks]
+        candidates = np.stack([((splits & mask) == 0).sum(axis=1) for mask in masks]) + 1
         # Where ranks own the rows, each counts for its part of the queries.
         mine = slice(*Share(self.entity.exchange.rank, self.entity.exchange.ranks).of(len(batch)))
         device = self.entity.device
         found = torch.zeros((2, len(masks), len(batch)), dtype=torch.int64, device=device)
         rows = self.entity.read(torch.from_numpy(drawn[mine]).to(device))
         if not len(rows):
-            return found, (~removed).sum(axis=2) + 1, 0
-        comparison = Comparison(self.model, queries[mine], rows, torch.full((len(rows),), -1, device=device))
-        counts = torch.stack([comparison.greater, comparison.equal])[:, None].repeat(1, len(masks), 1)
-        query, column = np.nonzero(removed[:, mine].any(axis=0))
-        pairs = (torch.from_numpy(x).to(device) for x in (query, column, removed[:, mine][:, query, column]))
-        subtract(counts, comparison, *pairs)
-        found[:, :, mine] = counts
-        return found, (~removed).sum(axis=2) + 1, comparison.nan
-
-
-def _splits_of(batch: Batch, drawn: Int64, num_entities: int) -> npt.NDArray[np.uint8]:
-    """uint8[b, k]: the splits that hold the known triple which a drawn entity would make, 0 where none
-    does."""
-    known = batch.query * num_entities + batch.entity
-    order = np.argsort(known)
-    wanted = np.arange(len(batch))[:, None] * num_entities + drawn
-    at = np.searchsorted(known, wanted, sorter=order)
-    if not len(known):
-        return np.zeros(drawn.shape, dtype=np.uint8)
-    at = order[np.minimum(at, len(known) - 1)]
-    return np.where(known[at] == wanted, batch.splits[at], np.uint8(0))
+            return found, candidates, 0
+        own = torch.full((len(rows),), -1, device=device)
+        comparison = Comparison(self.model, queries.each(mine), rows, own, self._scratch)
+        column, query = np.nonzero(splits[mine].T)
+        known = Known(*(torch.from_numpy(x).to(device) for x in (query, column, splits[mine][query, column])))
+        found[:, :, mine], nan = comparison.counts(known, masks)
+        return found, candidates, nan

@@ -20,7 +20,6 @@ the configuration has: triples are those of all ranks, seconds those of rank 0. 
 import argparse
 import importlib
 import json
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,14 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from kgexp.errors import ConfigError
-from kgexp.storage.memory import MemoryStorage
 from kgexp.tools.benchmarks import exchange, load, machine, swap, trainers
 from kgexp.tools.benchmarks.grid import Settings, over_grid
 from kgexp.tools.benchmarks.page import MB, PERCENT, RATE, Columns, columns_of, page
 from kgexp.tools.composing import composed, composed_rowwise
 from kgexp.tools.failing import failed
-from kgexp.tools.measuring import about, apart, parts_of, report, spread
-from kgexp.world import ALONE, World
+from kgexp.tools.measuring import about, apart
 
 _HERE = "kgexp.tools.benchmarks"
 
@@ -152,8 +149,17 @@ _SUITES: Mapping[str, Suite] = {
         ),
     ),
     "evaluate": Suite(
-        over_grid("kgexp.tools.bench.evaluate", compose=composed),
-        {},
+        over_grid(f"{_HERE}.evaluate.evaluate", compose=composed),
+        columns_of(
+            ("s for test", "test_seconds.median"),
+            ("min", "test_seconds.min"),
+            ("max", "test_seconds.max"),
+            ("queries/s", "queries_per_second"),
+            ("M candidates/s", "candidates_per_second", 1e-6),
+            ("times as fast as plain", "faster_than_plain"),
+            ("% of products", "share_of_products", PERCENT),
+            ("peak RSS MB", "peak_rss", MB),
+        ),
     ),
 }
 
@@ -171,17 +177,6 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:
         return failed(error, OSError)
     return 1 if any("error" in figures for figures in found["settings"].values()) else 0
-
-
-def evaluate(config: dict[str, Any], folder: str, world: World = ALONE) -> None:
-    """The suite, on each rank: what the whole test split took, and queries a second."""
-    parts = parts_of(config, world)
-    entity, relation = parts.tables(MemoryStorage())
-    evaluator = parts.evaluator(entity, relation, lambda line: None, lambda done, total: None)
-    seconds = [evaluator.evaluate("test").seconds for _ in range(3)]
-    queries, median = 2 * len(parts.graph.test.triples), statistics.median(seconds)
-    per_second = queries / median if median else None
-    report(folder, parts, {"test_seconds": spread(seconds), "queries_per_second": per_second})
 
 
 def _beside_machine(settings: Settings) -> dict[str, Any]:

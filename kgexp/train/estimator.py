@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kgexp.data.graph import Graph
+from kgexp.evaluation.ranker import working_bytes
 from kgexp.optim.base import RowOptimizer
 from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.share import Share
@@ -92,11 +93,7 @@ class Estimator:
         evaluation = self.config["evaluation"]
         block = min(extent.rows, evaluation["block"])
         work = (scoring.working_numbers(extent) + self._auxiliary_numbers(extent)) * itemsize
-        # Scores, two comparisons and their sums, for every query of a batch against a block; the error bounds of the
-        # block; rows of queries and answers, as they come and in float64.
-        ranking = (
-            evaluation["queries"] * (block * (itemsize + 4) + 6 * model.dim * _DOUBLE) + block * model.dim * itemsize
-        )
+        ranking = working_bytes(evaluation["queries"], block, model.dim, itemsize, self.device)
         if self.placement.weight_dtype is not None:  # rows that are scored are copies
             work += scoring.placed_entities(extent) * model.dim * itemsize
             ranking += block * model.dim * itemsize

@@ -13,6 +13,7 @@ from kgexp.evaluation import batches as batching
 from kgexp.evaluation import compare
 from kgexp.evaluation.metrics import metrics
 from kgexp.evaluation.ranker import Ranker
+from kgexp.models import pieces
 from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
 
@@ -103,13 +104,15 @@ def test_near_ties_are_decided_as_by_the_float64_kernel(made, kind):
 
 
 @pytest.mark.parametrize(("kind", "n"), [(kind, 501 if kind in ("complex", "distmult") else 83) for kind in KINDS])
-def test_counts_do_not_depend_on_blocks_batches_and_threads(made, kind, n):
+def test_counts_do_not_depend_on_blocks_batches_and_threads(made, monkeypatch, kind, n):
     graph = made.random_graph(n, 4, (3 * n, 20, 30))
     tables = near_ties(made, graph, kind)
     expected = as_arrays(rank(*tables, graph, queries=512, block=n))
     before = torch.get_num_threads()
     try:
-        for threads, queries, block in [(2, 512, 1), (1, 13, 7), (2, 16, 64), (2, 11, n), (1, 1, 4096)]:
+        for threads, queries, block in [(2, 512, 1), (1, 13, 7), (2, 16, 64), (3, 11, n), (2, 17, n), (1, 1, 4096)]:
+            # A block is then several parts, of which threads do some each, and a part several pieces.
+            monkeypatch.setitem(pieces.NUMBERS, "cpu", 500)
             torch.set_num_threads(threads)
             got = as_arrays(rank(*tables, graph, queries=queries, block=block))
             np.testing.assert_array_equal(got, expected, err_msg=f"{threads=} {queries=} {block=}")
@@ -123,12 +126,12 @@ def test_a_constant_model_gets_the_middle_rank_exactly_and_in_bounded_pieces(mad
     model, entity, relation = made.random_model(kind, graph)
     entity.state_tensors()["weight"].fill_(0.3)
     relation.state_tensors()["weight"].fill_(0.7)
-    pieces = []
+    sizes = []
     rescore_pairs = model.rescore_pairs
     monkeypatch.setattr(compare, "PIECE", 4000)
-    monkeypatch.setattr(model, "rescore_pairs", lambda q, c: (pieces.append(len(q)), rescore_pairs(q, c))[1])
+    monkeypatch.setattr(model, "rescore_pairs", lambda q, c: (sizes.append(len(q)), rescore_pairs(q, c))[1])
     counts = rank(model, entity, relation, graph, queries=64, block=200)
-    assert max(pieces) <= 4000 // 8
+    assert max(sizes) <= 4000 // 8
     for name in FILTERS:
         np.testing.assert_array_equal(counts.twice_ranks(name, "realistic"), counts.candidates[name] + 1)
         assert (counts.twice_ranks(name, "optimistic") == 2).all()
@@ -270,16 +273,22 @@ def test_progress_reaches_its_total(made):
     assert seen == sorted(seen)
 
 
-def test_hubs_make_smaller_batches(made, monkeypatch):
-    monkeypatch.setattr(batching, "KNOWN", 100)
+@pytest.mark.parametrize("known", [100, 10**6])
+def test_batches_ask_each_query_once_and_are_smaller_for_hubs(made, monkeypatch, known):
+    monkeypatch.setattr(batching, "KNOWN", known)
     graph = made.random_graph(61, 2, (1000, 10, 300))
     triples = graph.test.triples.astype(np.int64)
     cut = list(batching.batches(graph.known, Side.TAIL, triples, 128, range(graph.num_entities)))
-    assert len(cut) > 3
-    np.testing.assert_array_equal(np.concatenate([batch.triples for batch in cut]), triples)
+    assert len(cut) > 3 if known == 100 else len(cut) == 3
+    places = np.concatenate([batch.places for batch in cut])
+    np.testing.assert_array_equal(np.sort(places), np.arange(len(triples)))
+    np.testing.assert_array_equal(np.concatenate([batch.triples for batch in cut]), triples[places])
     for batch in cut:
+        assert len(batch) <= 128
+        assert len(batch.query) <= known or len(batch.queries) == 1
+        assert len(np.unique(batch.queries[:, :2], axis=0)) == len(batch.queries)
+        np.testing.assert_array_equal(batch.queries[batch.asks][:, :2], batch.triples[:, :2])
         assert (np.diff(batch.entity) >= 0).all()
-        assert not (batch.entity == batch.answers[batch.query]).any()
         assert (batch.own & TEST).all()
 
 
