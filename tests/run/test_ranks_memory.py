@@ -25,8 +25,8 @@ SETTINGS = (
     *("sharding=rowwise", "scoring=negatives", f"model.dim={DIM}", "train.batch_size=4000", "checkpoint.keep=1"),
     *("evaluation.every_epochs=0", "evaluation.queries=32", "tracking.progress=none"),
 )
-#: Of the estimate, what may lie between it and what is measured.
-TOLERANCE = 0.15
+#: Of the estimate, what may be measured beyond it, and what may be left of it: it is one from above.
+TOLERANCE, SPARE = 0.15, 0.25
 
 
 def launch(
@@ -103,7 +103,7 @@ def test_ranks_take_what_the_run_has_said(tmp_path, large_graph):
             f"{what}, ranked, saved: {', '.join(f'{size / 1e6:.0f}' for size in own)} MB of the ranks beside "
             f"{libraries / 1e6:.0f} MB of libraries, {min(shares):.2f} … {max(shares):.2f} of the estimate"
         )
-        assert all(1 - TOLERANCE < share < 1 + TOLERANCE for share in shares)
+        assert all(1 - SPARE < share < 1 + TOLERANCE for share in shares)
     print(f"the resumed ranks ran in {(libraries + limit) / 1e6:.0f} MB each: {enforced}")
     assert command.result["step"] == 30 and len(command.result["peak_rss_of_ranks"]) == RANKS
     assert any("valid/triples" in row for row in command.rows())
