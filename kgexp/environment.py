@@ -42,7 +42,7 @@ def set_matmul(dtype: str, device: torch.device) -> str | None:
     torch.set_float32_matmul_precision(_PRECISIONS[dtype])
     if device.type == "cuda" or dtype == "float32":
         return None
-    if dtype == "bfloat16" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if dtype == "bfloat16" and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return None
     return f"train.matmul_dtype={dtype} changes nothing here: this processor has no such products"
 

@@ -49,9 +49,14 @@ class Team:
         call = _Call(work, parts, torch.is_grad_enabled())
         with _operations_of_one_thread():
             self._wake(call, helpers)
-            call.run()
-            for _ in range(helpers):
-                call.left.get()
+            try:
+                call.run()
+            except BaseException:  # an interrupt: nobody is to begin another part
+                call.failed = True
+                raise
+            finally:
+                for _ in range(helpers):
+                    call.left.get()
         for outcome in call.outcomes:
             if isinstance(outcome, _Failure):
                 raise outcome.error
@@ -83,14 +88,14 @@ class _Call:
 
     def __post_init__(self) -> None:
         self.outcomes = [None] * len(self.parts)
-        self._next, self._failed = itertools.count(), False  # `next` of a count is atomic
+        self._next, self.failed = itertools.count(), False  # `next` of a count is atomic
 
     def run(self) -> None:
-        while not self._failed and (part := next(self._next)) < len(self.parts):
+        while not self.failed and (part := next(self._next)) < len(self.parts):
             try:
                 self.outcomes[part] = self.work(self.parts[part])
             except BaseException as error:
-                self.outcomes[part], self._failed = _Failure(error), True
+                self.outcomes[part], self.failed = _Failure(error), True
 
 
 def _serve(calls: "queue.SimpleQueue[_Call | None]") -> None:

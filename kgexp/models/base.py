@@ -96,7 +96,7 @@ class Model(ABC):
             by_queries, by_candidates = torch.autograd.grad(scores, leaves, upstream)
             return by_queries, by_candidates
 
-        return scores.detach().clone(), backward
+        return scores.detach().clone(memory_format=torch.contiguous_format), backward
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Query i against candidate i alone: float[b, d] twice to float[b]."""

@@ -65,7 +65,9 @@ class AllEntities(ScoringTechnique):
         """
         block = min(extent.rows, self.block_size(whole, itemsize=4))
         gathered = 0 if own == whole else 4 * whole
-        return (extent.rows + block + 8 * extent.batch + 6 * own + gathered) * extent.dim + 6 * whole * block
+        by_threads = extent.threads * whole  # the gradients of the queries by the blocks under way
+        rows = extent.rows + block + 8 * extent.batch + 6 * own + gathered + by_threads
+        return rows * extent.dim + 6 * whole * block
 
     def losses(
         self,
@@ -93,7 +95,8 @@ class AllEntities(ScoringTechnique):
         fits = self.block_size(sum(sizes), queries.element_size())
         block, keep = fits, torch.is_grad_enabled() and entity.local_rows <= fits
         if not self.block and entity.device.type == "cpu":
-            block = max(1, min(fits, _SCORES // max(1, sum(sizes))))
+            # The gradient of all queries comes out of every block: narrow ones would spend their time adding it up.
+            block = max(1, min(fits, max(2 * entity.dim, _SCORES // max(1, sum(sizes)))))
         everyones = targets.of_all(entity.exchange, sizes)
         scorer = _Scorer(model, loss, entity, everyones, drop, block, sizes, keep)
         losses: Tensor = _AllEntities.apply(queries, scorer)  # type: ignore[no-untyped-call]

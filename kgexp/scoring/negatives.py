@@ -16,13 +16,14 @@ from kgexp.scoring.batch import Batch, Candidates, Piece, Rows, num_examples
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.masks import Bool, equal_mask, known_mask
 from kgexp.scoring.pool import Pool
-from kgexp.scoring.sampled import SCORES, Examples, sampled_loss
+from kgexp.scoring.sampled import Examples, sampled_loss, scores_at_once
 from kgexp.scoring.samplers import Degree, Sampler, Uniform
 from kgexp.scoring.technique import Extent, ScoringTechnique
 from kgexp.sharding.table import Table
 from kgexp.team import cut
 
-#: Candidates of their own that the triples of a piece may bring each before it holds fewer triples.
+#: Candidates that a triple of a piece may bring: of its own, before the piece is made smaller, and of those that its
+#: chunk shares, before it is made larger.
 _OWN = 4
 
 PURPOSE = {Side.HEAD: Purpose.HEAD_NEGATIVES, Side.TAIL: Purpose.TAIL_NEGATIVES}
@@ -118,9 +119,11 @@ class NegativeSampling(ScoringTechnique):
         """See `ScoringTechnique.kept_bytes`."""
         return self._sampler.kept_bytes
 
-    def pieces(self, batch: Batch, drawn: Mapping[Side, Candidates], size: int) -> list[Piece]:
+    def pieces(self, batch: Batch, drawn: Mapping[Side, Candidates], size: int | None) -> list[Piece]:
         """See `ScoringTechnique.pieces`: none has parts of two chunks unless it has all of one of them."""
-        offset, pieces, size = batch.first % self.chunk_size, [], self._piece(size)
+        if size is None:
+            return [Piece(batch, drawn)]
+        offset, pieces, size = batch.first % self.chunk_size, [], self._piece(size, self.negatives)
         whole = max(size // self.chunk_size, 1) * self.chunk_size  # triples of a piece, or several pieces of one chunk
         for start in range(-offset, len(batch), whole):
             chunks = range(max(start, 0), min(start + whole, len(batch)))
@@ -138,26 +141,33 @@ class NegativeSampling(ScoringTechnique):
         """See `ScoringTechnique.placed_entities`."""
         # A part that begins within a chunk ends in one more; every piece of a chunk has its candidates.
         chunks = min(-(-extent.batch // self.chunk_size) + 1, -(-extent.whole // self.chunk_size))
-        pieces = chunks * max(1, -(-min(self.chunk_size, extent.batch) // self._piece(extent.piece)))
+        pieces = chunks
+        if extent.piece is not None:
+            size = self._piece(extent.piece, self._drawn(extent))
+            pieces = chunks * max(1, -(-min(self.chunk_size, extent.batch) // size))
+            if self.bernoulli:  # pieces are of triples, and chunks of the examples of a side
+                pieces += chunks
         return 2 * extent.batch + len(self.sides) * pieces * self._drawn(extent)
 
     def working_numbers(self, extent: Extent) -> int:
         """See `ScoringTechnique.working_numbers`."""
-        sides, dim, piece = len(self.sides), extent.dim, self._piece(extent.piece)
-        at_once = min(extent.threads, -(-extent.batch // piece))
+        sides, dim, piece, k = len(self.sides), extent.dim, extent.batch, self._drawn(extent)
+        scores, at_once = piece * k, 1
+        if extent.piece is not None:
+            piece = self._piece(extent.piece, k)
+            scores, at_once = scores_at_once(piece, k), min(extent.threads, -(-extent.batch // piece))
         rows, distinct = self.placed_entities(extent), self._distinct(extent)
         # Rows: those gathered, the gradients of all places, and their sums; of the relations the last two.
         kept = (2 * distinct + rows + 2 * sides * extent.batch) * dim
         # Of the pieces under way: rows and gradients of their places, queries and what they are made of, scores.
         chunks = max(1, piece // self.chunk_size)
-        placed = (2 + sides) * piece + sides * chunks * self._drawn(extent)
-        scores = min(SCORES, piece * self._drawn(extent))
-        masks = 0 if self.mask == "none" else sides * extent.batch * self._drawn(extent) // 4
+        placed = (2 + sides) * piece + sides * chunks * k
+        masks = 0 if self.mask == "none" else sides * extent.batch * k // 4
         return kept + at_once * ((2 * placed + 6 * piece) * dim + 4 * scores) + masks
 
-    def _piece(self, size: int) -> int:
-        """Triples of a piece: fewer where they bring many candidates of their own."""
-        return max(1, size * _OWN // max(_OWN, self.negatives // self.chunk_size))
+    def _piece(self, size: int, k: int) -> int:
+        """Triples of a piece: fewer where they bring many candidates of their own, more where they share many."""
+        return max(1, size * _OWN // max(_OWN, k // self.chunk_size), min(self.chunk_size, k // _OWN))
 
     def _drawn(self, extent: Extent) -> int:
         """The candidates of a chunk."""
@@ -165,7 +175,7 @@ class NegativeSampling(ScoringTechnique):
 
     def _distinct(self, extent: Extent) -> int:
         """The most different entities that a batch has in its places."""
-        return min(extent.entities, self.placed_entities(replace(extent, piece=max(extent.batch, 1))))
+        return min(extent.entities, self.placed_entities(replace(extent, piece=None)))
 
     def _draw(self, stream: int, chunks: range, pool: Pool) -> Int64:
         """The ids int64[c, k] of the candidates of chunks, by their numbers in the whole batch."""

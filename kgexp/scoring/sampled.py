@@ -21,6 +21,14 @@ from kgexp.team import cut
 #: Scores that are made at a time: they and what becomes of them stay in the cache.
 SCORES = 1 << 18
 
+#: Rows that are scored at once at least: with fewer of them, what comes and goes of the candidates costs the most.
+_ROWS = 128
+
+
+def scores_at_once(rows: int, k: int) -> int:
+    """Scores that are made at a time on the CPU, of so many rows against k candidates."""
+    return min(rows, max(_ROWS, SCORES // max(1, k))) * k
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -41,20 +49,20 @@ class Examples:
     mask: Tensor | None
     share: Tensor | float
 
-    def blocks(self, x: int, k: int) -> Iterator[tuple[slice, slice]]:
+    def blocks(self, x: int, k: int, on_cpu: bool = True) -> Iterator[tuple[slice, slice]]:
         """Of x examples with k candidates those that are scored in one product, and their chunks: slices. Whole chunks
         go together; the first and the last chunk may be smaller."""
-        at_once = max(1, SCORES // k)
+        at_once = max(_ROWS, SCORES // max(1, k)) if on_cpu else max(1, x)
         first = min(self.chunk_size - self.offset, x) if self.offset else 0
         whole = (x - first) // self.chunk_size
         before = 1 if first else 0
         yield from _rows_of_one(slice(0, first), 0, at_once)
-        if self.chunk_size > at_once:
+        if self.chunk_size > at_once and on_cpu:
             for chunk in range(whole):
                 start = first + chunk * self.chunk_size
                 yield from _rows_of_one(slice(start, start + self.chunk_size), before + chunk, at_once)
         else:
-            for part in cut(whole, at_once // self.chunk_size):
+            for part in cut(whole, max(1, at_once // self.chunk_size)):
                 rows = slice(first + part.start * self.chunk_size, first + part.stop * self.chunk_size)
                 yield rows, slice(before + part.start, before + part.stop)
         yield from _rows_of_one(slice(first + whole * self.chunk_size, x), before + whole, at_once)
@@ -88,7 +96,7 @@ class _Sampled(Function):
             for make, x in ((torch.empty_like, queries), (torch.empty_like, answers), (torch.zeros_like, candidates))
         )
         total = queries.new_zeros(())
-        for rows, chunks in examples.blocks(len(queries), candidates.shape[1]):
+        for rows, chunks in examples.blocks(len(queries), candidates.shape[1], queries.device.type == "cpu"):
             q, c = queries[rows], candidates[chunks]
             together = (q, c[0]) if len(c) == 1 else (q.unflatten(0, (len(c), -1)), c)
             scores, backward = examples.model.scored(*together)
@@ -97,8 +105,8 @@ class _Sampled(Function):
             if learns:
                 by_answers[rows] = slopes
                 of_queries, of_candidates = backward(upstream.view(scores.shape))
-                by_queries[rows] = of_queries.view(q.shape)
-                by_candidates[chunks] += of_candidates.view(c.shape)
+                by_queries[rows] = of_queries.reshape(q.shape)
+                by_candidates[chunks] += of_candidates.reshape(c.shape)
         ctx.save_for_backward(by_queries, by_answers, by_candidates)
         return total
 

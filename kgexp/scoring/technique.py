@@ -28,7 +28,7 @@ class Extent:
         entities: n.
         dim: d.
         threads: that share a step.
-        piece: triples of a piece of the batch, which one thread computes.
+        piece: triples of a piece of the batch, which one thread computes; None where all are one piece.
     """
 
     batch: int
@@ -37,18 +37,16 @@ class Extent:
     entities: int
     dim: int
     threads: int
-    piece: int
+    piece: int | None
 
 
 #: Numbers that the rows of a piece's triples make. Less of them stay in the cache, more of them go through every call.
 _NUMBERS = 1 << 18
 
 
-def piece_size(triples: int, dim: int, threads: int, device: torch.device) -> int:
-    """How many triples make a piece of a batch: each thread has one at least; a GPU wants all of them at once."""
-    if device.type != "cpu":
-        return max(1, triples)
-    return max(1, min(_NUMBERS // dim, -(-triples // threads)))
+def piece_size(triples: int, dim: int, threads: int, device: torch.device) -> int | None:
+    """How many triples make a piece of a batch: each thread has one at least; a GPU wants all of them at once: None."""
+    return max(1, min(_NUMBERS // dim, -(-triples // threads))) if device.type == "cpu" else None
 
 
 class ScoringTechnique(ABC):
@@ -82,9 +80,10 @@ class ScoringTechnique(ABC):
         """The candidates of each side's examples; empty for techniques that score against all entities. The ids
         are a function of the batch's step and of the seed alone."""
 
-    def pieces(self, batch: Batch, drawn: Mapping[Side, Candidates], size: int) -> list[Piece]:
+    def pieces(self, batch: Batch, drawn: Mapping[Side, Candidates], size: int | None) -> list[Piece]:
         """Cuts a batch with its candidates into pieces of about `size` triples, whose losses add up to that of the
-        batch: one thread computes a piece, and its numbers fit into the cache. One piece, unless a technique says so.
+        batch: one thread computes a piece, and its numbers fit into the cache. One piece where `size` is None, and
+        unless a technique says so.
         """
         return [Piece(batch, drawn)]
 

@@ -156,7 +156,7 @@ class OwnRows:
 
     def read(self, index: Tensor) -> Tensor:
         """The rows `index` int64[u], any of them, counted from the first own one: float[u, d] in fresh memory."""
-        if not self._in_place:
+        if not self._in_place or self.device.type != "cpu":
             return self._weight.index_select(0, index).to(self.dtype)
         rows = self._weight.new_empty(len(index), self.dim)
 

@@ -141,7 +141,7 @@ class Estimator:
         dim, threads = self.objective.model.dim, torch.get_num_threads()
         if self.device.type != "cpu" or getattr(self.sharding, "workers", 1) > 1:
             threads = 1  # of a step
-        piece = piece_size(own, dim, threads, self.device)
+        piece = piece_size(own, dim, threads, self.device) if self.objective.auxiliary is None else None
         return Extent(own, whole if owners.ranks > 1 else own, rows, n, dim, threads, piece)
 
     @property

@@ -38,7 +38,7 @@ class Places:
         ordered, order = flat.sort(stable=True)
         ids, counts = ordered.unique_consecutive(return_counts=True)
         index = torch.empty_like(order)
-        index[order] = torch.arange(len(ids), device=flat.device).repeat_interleave(counts)
+        index[order] = torch.arange(len(ids), device=flat.device).repeat_interleave(counts, output_size=len(flat))
         starts = F.pad(counts.cumsum(0), (1, 0))
         return cls(ids, index, [[part.shape for part in piece] for piece in wanted], order, starts)
 

@@ -56,6 +56,8 @@ def prepare(
     batch = objective.scoring.choose(batch, objective.seed)
     drawn = objective.scoring.candidates(batch, num_entities, objective.seed)
     size = piece_size(len(batch), objective.model.dim, threads, batch.triples.device)
+    if objective.auxiliary is not None:  # every piece would have all relations among its places
+        size = None
     pieces = objective.scoring.pieces(batch, drawn, size)
     entities = Places.of([_entity_ids(piece) for piece in pieces])
     relations = Places.of([_relation_ids(objective, piece.batch) for piece in pieces])
