@@ -14,12 +14,15 @@ from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
 from kgexp.models.rotate import RotatE
 from kgexp.models.transe import TransE
+from kgexp.scoring import negatives
+from kgexp.scoring import technique as techniques
 from kgexp.scoring.batch import Batch
 from kgexp.scoring.losses import Logistic, MarginRanking, SelfAdversarial, Softmax
 from kgexp.scoring.negatives import NegativeSampling
 from kgexp.scoring.onevsall import OneVsAll
 from kgexp.scoring.onevssample import OneVsSample
 from kgexp.scoring.regularizers import N3
+from kgexp.team import Team
 from kgexp.train.step import Objective, train_step
 
 TECHNIQUES = {
@@ -113,6 +116,24 @@ def test_a_step_is_the_gradient_of_a_plain_loop(world, technique, loss, model, w
     TECHNIQUES[technique].prepare(world.graph)
     objective = Objective(model, TECHNIQUES[technique], LOSSES[loss], None, world.m, seed=3)
     assert_steps_are_plain(world, objective, Batch(4, world.triples, world.weights if weighted else None))
+
+
+@pytest.mark.parametrize("name", [name for name in TECHNIQUES if "1vsAll" not in name])
+def test_neither_pieces_nor_threads_change_a_step(world, name, monkeypatch):
+    scoring = TECHNIQUES[name]
+    scoring.prepare(world.graph)
+    objective = Objective(ComplEx(8, entity_dropout=0.3), scoring, Logistic(), N3(0.1), world.m, seed=3)
+    batch, found = Batch(4, world.triples, world.weights), []
+    for numbers, threads in ((1 << 18, 1), (16, 1), (40, 3)):
+        monkeypatch.setattr(techniques, "_NUMBERS", numbers)
+        monkeypatch.setattr(negatives, "_OWN", 1000)
+        entity, relation = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0))
+        entity.team = Team(threads)
+        loss = train_step(objective, entity, relation, batch)
+        found.append([loss, *(table.state_tensors()["weight"] for table in (entity, relation))])
+    for other in found[1:]:
+        for value, expected in zip(other, found[0], strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_gradient_buffers_start_afresh_each_step(world):
