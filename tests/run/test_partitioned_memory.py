@@ -25,7 +25,7 @@ SETTINGS = (
     *("evaluation.every_epochs=0", "evaluation.queries=32", "tracking.progress=none", "tracking.mode=disabled"),
 )
 #: Of the estimate, what may be measured beyond it, and what may be left of it: it is one from above.
-TOLERANCE, SPARE = 0.15, 0.25
+TOLERANCE, SPARE = 0.15, 0.35
 
 
 def launch(command: Command, *overrides: str, within: Group | None = None) -> tuple[list[tuple[int, int]], str]:
@@ -64,7 +64,7 @@ def test_a_table_larger_than_memory_takes_what_the_run_has_said(tmp_path, large_
     estimate = command.result["memory_estimate"]
     limit = libraries + round((1 + TOLERANCE) * estimate)
     table = LARGE * DIM * 2 * 4  # with Adagrad's sums
-    assert limit < 0.85 * table
+    assert limit < 0.9 * table
     with groups(1) as within:
         for group in within:
             group.limit(limit)
