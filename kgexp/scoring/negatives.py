@@ -16,7 +16,7 @@ from kgexp.scoring.batch import Batch, Candidates, Piece, Rows, num_examples
 from kgexp.scoring.losses import Loss
 from kgexp.scoring.masks import Bool, equal_mask, known_mask
 from kgexp.scoring.pool import Pool
-from kgexp.scoring.sampled import Examples, sampled_loss, scores_at_once
+from kgexp.scoring.sampled import Examples, rows_at_once, sampled_loss
 from kgexp.scoring.samplers import Degree, Sampler, Uniform
 from kgexp.scoring.technique import Extent, ScoringTechnique
 from kgexp.sharding.table import Table
@@ -155,7 +155,7 @@ class NegativeSampling(ScoringTechnique):
         scores, at_once = piece * k, 1
         if extent.piece is not None:
             piece = self._piece(extent.piece, k)
-            scores, at_once = scores_at_once(piece, k), min(extent.threads, -(-extent.batch // piece))
+            scores, at_once = min(piece, rows_at_once(k)) * k, min(extent.threads, -(-extent.batch // piece))
         rows, distinct = self.placed_entities(extent), self._distinct(extent)
         # Rows: those gathered, the gradients of all places, and their sums; of the relations the last two.
         kept = (2 * distinct + rows + 2 * sides * extent.batch) * dim

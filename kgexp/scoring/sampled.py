@@ -19,15 +19,15 @@ from kgexp.scoring.losses import Loss
 from kgexp.team import cut
 
 #: Scores that are made at a time: they and what becomes of them stay in the cache.
-SCORES = 1 << 18
+_SCORES = 1 << 18
 
 #: Rows that are scored at once at least: with fewer of them, what comes and goes of the candidates costs the most.
 _ROWS = 128
 
 
-def scores_at_once(rows: int, k: int) -> int:
-    """Scores that are made at a time on the CPU, of so many rows against k candidates."""
-    return min(rows, max(_ROWS, SCORES // max(1, k))) * k
+def rows_at_once(k: int) -> int:
+    """Rows that are scored at a time on the CPU, against k candidates."""
+    return max(_ROWS, _SCORES // max(1, k))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Examples:
     def blocks(self, x: int, k: int, on_cpu: bool = True) -> Iterator[tuple[slice, slice]]:
         """Of x examples with k candidates those that are scored in one product, and their chunks: slices. Whole chunks
         go together; the first and the last chunk may be smaller."""
-        at_once = max(_ROWS, SCORES // max(1, k)) if on_cpu else max(1, x)
+        at_once = rows_at_once(k) if on_cpu else max(1, x)
         first = min(self.chunk_size - self.offset, x) if self.offset else 0
         whole = (x - first) // self.chunk_size
         before = 1 if first else 0
