@@ -86,6 +86,7 @@ class Session:
         stop.check()
         with self._stages.stage("prepare"):
             parts = Parts.of(config, graph, device, self._world, self._say)
+        environment.keep_freed_memory()
         with closing(parts.sharding):
             try:
                 if isinstance(parts.sharding, PartitionedSharding) and self._world.size > 1:

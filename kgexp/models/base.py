@@ -5,6 +5,7 @@ Letters in shapes: `b` queries, `k` candidates, `d` width of an entity row, `e` 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,11 @@ from kgexp.models.initial import initial_rows
 from kgexp.models.pieces import by_pieces
 from kgexp.randomness import Float64, Int64
 
-#: From the derivative of anything by scores to those by the queries and by the candidates: see `Model.scored`.
+#: From the derivative of anything by what a function of two tensors has made, to those by the two.
 Backward = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+#: The same, which writes the two derivatives into memory that is given, or adds the first one to what is there.
+BackwardInto = Callable[[Tensor, Tensor, Tensor], None]
 
 
 class Model(ABC):
@@ -88,19 +92,24 @@ class Model(ABC):
             The scores float[(c,) b, k], whose memory is the caller's; and from the derivative of anything by them,
             float[(c,) b, k], the function to those by the queries and by the candidates.
         """
-        with torch.enable_grad():
-            leaves = queries.detach().requires_grad_(), candidates.detach().requires_grad_()
-            scores = self.score(*leaves)
-
-        def backward(upstream: Tensor) -> tuple[Tensor, Tensor]:
-            by_queries, by_candidates = torch.autograd.grad(scores, leaves, upstream)
-            return by_queries, by_candidates
-
-        return scores.detach().clone(memory_format=torch.contiguous_format), backward
+        scores, backward = _by_autograd(self.score, queries, candidates)
+        return scores.clone(memory_format=torch.contiguous_format), backward
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Query i against candidate i alone: float[b, d] twice to float[b]."""
         return self.score(queries.unsqueeze(-2), candidates.unsqueeze(-2))[..., 0, 0]
+
+    def scored_pairs(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, BackwardInto]:
+        """`score_pairs` with its gradient by hand, as `scored`: float[b, d] twice to float[b]. The derivative by the
+        queries is added to the first memory, that by the candidates written into the second."""
+        scores, backward = _by_autograd(self.score_pairs, queries, candidates)
+
+        def into(upstream: Tensor, by_queries: Tensor, by_candidates: Tensor) -> None:
+            of_queries, of_candidates = backward(upstream)
+            by_queries.add_(of_queries)
+            by_candidates.copy_(of_candidates)
+
+        return scores, into
 
     @abstractmethod
     def rescore_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
@@ -149,6 +158,17 @@ class Model(ABC):
             return self.tail_query(entity, relation)
         return self.head_query(relation, entity)
 
+    def queried(self, side: Side, entity: Tensor, relation: Tensor) -> tuple[Tensor, BackwardInto]:
+        """`query` with its gradient by hand, as `scored`: the query rows float[b, d]. The derivatives by the entity's
+        and the relation's rows are written into memory that is given."""
+        queries, backward = _by_autograd(partial(self.query, side), entity, relation)
+
+        def into(upstream: Tensor, by_entity: Tensor, by_relation: Tensor) -> None:
+            for by, derivative in zip((by_entity, by_relation), backward(upstream), strict=True):
+                by.copy_(derivative)
+
+        return queries, into
+
     def relation_rows(self, relations: Tensor, side: Side, num_relations: int) -> Tensor:
         """int64[b] relation ids to the rows int64[b] of the relation table that queries of `side` use."""
         return relations + num_relations if self.reciprocal and side is Side.HEAD else relations
@@ -190,6 +210,15 @@ class DotProductModel(Model):
         """See `Model.score_pairs`."""
         return (queries * candidates).sum(dim=-1)
 
+    def scored_pairs(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, BackwardInto]:
+        """See `Model.scored_pairs`."""
+
+        def backward(upstream: Tensor, by_queries: Tensor, by_candidates: Tensor) -> None:
+            by_queries.addcmul_(upstream.unsqueeze(-1), candidates)
+            torch.mul(upstream.unsqueeze(-1), queries, out=by_candidates)
+
+        return self.score_pairs(queries, candidates), backward
+
     def rescore_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.rescore_pairs`."""
         return fold(torch.add, queries * candidates)
@@ -203,6 +232,19 @@ class DotProductModel(Model):
         largest = candidates.norm(dim=-1).amax() if len(candidates) else candidates.new_zeros(())
         bound: Tensor = queries.norm(dim=-1, keepdim=True) * (largest * gamma * 1.01 * 2**0.5)
         return bound
+
+
+def _by_autograd(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+    """What a function makes of two tensors, apart from autograd, and its gradient."""
+    with torch.enable_grad():
+        leaves = x.detach().requires_grad_(), y.detach().requires_grad_()
+        made = function(*leaves)
+
+    def backward(upstream: Tensor) -> tuple[Tensor, Tensor]:
+        by_x, by_y = torch.autograd.grad(made, leaves, upstream)
+        return by_x, by_y
+
+    return made.detach(), backward
 
 
 def fold(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:

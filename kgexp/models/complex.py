@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from kgexp.models.base import DotProductModel
+from kgexp.data.sides import Side
+from kgexp.models.base import BackwardInto, DotProductModel
 
 
 class ComplEx(DotProductModel):
@@ -28,6 +29,15 @@ class ComplEx(DotProductModel):
     def head_query(self, r: Tensor, t: Tensor) -> Tensor:
         """q = conj(r) ∘ t: Re ⟨h, r, conj(t)⟩ = Re ⟨h, conj(conj(r) ∘ t)⟩."""
         return _product(t, r, conj=True)
+
+    def queried(self, side: Side, entity: Tensor, relation: Tensor) -> tuple[Tensor, BackwardInto]:
+        """See `Model.queried`."""
+        conj = side is Side.HEAD and not self.reciprocal
+
+        def backward(upstream: Tensor, by_entity: Tensor, by_relation: Tensor) -> None:
+            _by_factors(upstream, entity, relation, conj, by_entity, by_relation)
+
+        return _multiply(entity, relation, conj), backward
 
     def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
         """See `Model.score_relations`: Re ⟨h, r, conj(t)⟩ = Re ⟨r, conj(conj(h) ∘ t)⟩, the head query with h for r."""
@@ -58,21 +68,29 @@ class _Product(Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         x, y = ctx.saved_tensors
-        # As inner products of real rows: ⟨g, x ∘ y⟩ = ⟨g ∘ conj(y), x⟩ = ⟨g ∘ conj(x), y⟩, and ⟨g, x ∘ conj(y)⟩ =
-        # ⟨g ∘ y, x⟩ = ⟨conj(g) ∘ x, y⟩.
-        by_x = _multiply(grads[0], y, not ctx.conj)
-        by_y = _multiply(x, grads[0], True) if ctx.conj else _multiply(grads[0], x, True)
+        by_x, by_y = _by_factors(grads[0], x, y, ctx.conj)
         return by_x.sum_to_size(x.shape), by_y.sum_to_size(y.shape), None
 
 
-def _multiply(x: Tensor, y: Tensor, conj: bool) -> Tensor:
-    """x ∘ y or x ∘ conj(y), without autograd."""
+def _by_factors(
+    upstream: Tensor, x: Tensor, y: Tensor, conj: bool, by_x: Tensor | None = None, by_y: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """From the derivative by the product of x and y, or conj(y), to those by the two."""
+    # As inner products of real rows: ⟨g, x ∘ y⟩ = ⟨g ∘ conj(y), x⟩ = ⟨g ∘ conj(x), y⟩, and ⟨g, x ∘ conj(y)⟩ =
+    # ⟨g ∘ y, x⟩ = ⟨conj(g) ∘ x, y⟩.
+    factors = (x, upstream) if conj else (upstream, x)
+    return _multiply(upstream, y, not conj, by_x), _multiply(*factors, True, by_y)
+
+
+def _multiply(x: Tensor, y: Tensor, conj: bool, out: Tensor | None = None) -> Tensor:
+    """x ∘ y or x ∘ conj(y), without autograd, in memory that is given or fresh."""
     x_re, x_im = x.chunk(2, dim=-1)
     y_re, y_im = y.chunk(2, dim=-1)
-    # The function that knows broadcasting takes as long as a product of some hundred rows.
-    product = x.new_empty(x.shape if x.shape == y.shape else torch.broadcast_shapes(x.shape, y.shape))
-    re, im = product.chunk(2, dim=-1)
+    if out is None:
+        # The function that knows broadcasting takes as long as a product of some hundred rows.
+        out = x.new_empty(x.shape if x.shape == y.shape else torch.broadcast_shapes(x.shape, y.shape))
+    re, im = out.chunk(2, dim=-1)
     sign = -1 if conj else 1
     torch.mul(x_re, y_re, out=re).addcmul_(x_im, y_im, value=-sign)
     torch.mul(x_im, y_re, out=im).addcmul_(x_re, y_im, value=sign)
-    return product
+    return out

@@ -1,8 +1,10 @@
 """DistMult (Yang et al., ICLR 2015): Σ h r t, an inner product weighted by the relation."""
 
+import torch
 from torch import Tensor
 
-from kgexp.models.base import DotProductModel
+from kgexp.data.sides import Side
+from kgexp.models.base import BackwardInto, DotProductModel
 
 
 class DistMult(DotProductModel):
@@ -20,6 +22,15 @@ class DistMult(DotProductModel):
     def head_query(self, r: Tensor, t: Tensor) -> Tensor:
         """q = r ∘ t."""
         return r * t
+
+    def queried(self, side: Side, entity: Tensor, relation: Tensor) -> tuple[Tensor, BackwardInto]:
+        """See `Model.queried`."""
+
+        def backward(upstream: Tensor, by_entity: Tensor, by_relation: Tensor) -> None:
+            torch.mul(upstream, relation, out=by_entity)
+            torch.mul(upstream, entity, out=by_relation)
+
+        return entity * relation, backward
 
     def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
         """See `Model.score_relations`: Σ h r t is symmetric in all three."""

@@ -199,11 +199,10 @@ class NegativeSampling(ScoringTechnique):
 
     def _side(self, model: Model, loss: Loss, side: Side, batch: Batch, rows: Rows) -> Tensor:
         """What one side's examples add to the loss."""
-        queries = model.query(side, batch.of(side, rows.entities[side.other]), rows.relations[side])
-        answers = model.score_pairs(queries, batch.of(side, rows.entities[side]))
         share: Tensor | float = 1 / num_examples(batch, len(self.sides))
         if batch.weights is not None:
             share = batch.of(side, batch.weights) * share
         offset = batch.before(side) % self.chunk_size
-        examples = Examples(model, loss, self.chunk_size, offset, rows.masks.get(side), share)
-        return sampled_loss(queries, answers, rows.candidates[side], examples)
+        examples = Examples(model, loss, side, self.chunk_size, offset, rows.masks.get(side), share)
+        own, answers = (batch.of(side, rows.entities[which]) for which in (side.other, side))
+        return sampled_loss(own, rows.relations[side], answers, rows.candidates[side], examples)

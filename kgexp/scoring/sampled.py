@@ -5,7 +5,7 @@ candidates: one pass while the chunk's numbers are in the cache, of which autogr
 keep of a chunk is several times as much as the scores, and each of its operations would fetch them anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.scoring.losses import Loss
 from kgexp.team import cut
@@ -36,6 +37,7 @@ class Examples:
 
     Attributes:
         model, loss: make scores, and losses of them.
+        side: of the answers.
         chunk_size: examples that share candidates.
         offset: examples of the first chunk that come before these.
         mask: bool[x, k], true where a candidate takes no part; None where all do.
@@ -44,6 +46,7 @@ class Examples:
 
     model: Model
     loss: Loss
+    side: Side
     chunk_size: int
     offset: int
     mask: Tensor | None
@@ -74,47 +77,63 @@ def _rows_of_one(rows: slice, chunk: int, at_once: int) -> Iterator[tuple[slice,
         yield slice(rows.start + part.start, rows.start + part.stop), slice(chunk, chunk + 1)
 
 
-def sampled_loss(queries: Tensor, answers: Tensor, candidates: Tensor, examples: Examples) -> Tensor:
-    """Σ share · loss over examples: a scalar that autograd leads back to all three.
+def sampled_loss(
+    entities: Tensor, relations: Tensor, answers: Tensor, candidates: Tensor, examples: Examples
+) -> Tensor:
+    """Σ share · loss over examples: a scalar that autograd leads back to all four.
 
     Args:
-        queries: float[x, d].
-        answers: float[x], their answers' scores.
+        entities, relations: float[x, d] and float[x, e], of which the queries are made.
+        answers: float[x, d].
         candidates: float[c, k, d], of their chunks.
         examples: the rest.
     """
-    loss: Tensor = _Sampled.apply(queries, answers, candidates, examples)  # type: ignore[no-untyped-call]
+    loss: Tensor = _Sampled.apply(  # type: ignore[no-untyped-call]
+        entities, relations, answers, candidates, examples
+    )
     return loss
 
 
 class _Sampled(Function):
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, answers: Tensor, candidates: Tensor, examples: Examples) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        *leaves, examples = given
         learns = any(ctx.needs_input_grad)
-        by_queries, by_answers, by_candidates = (
-            make(x) if learns else x
-            for make, x in ((torch.empty_like, queries), (torch.empty_like, answers), (torch.zeros_like, candidates))
-        )
-        total = queries.new_zeros(())
-        for rows, chunks in examples.blocks(len(queries), candidates.shape[1], queries.device.type == "cpu"):
-            q, c = queries[rows], candidates[chunks]
-            together = (q, c[0]) if len(c) == 1 else (q.unflatten(0, (len(c), -1)), c)
-            scores, backward = examples.model.scored(*together)
-            losses, slopes, upstream = _slopes(examples, rows, answers[rows], scores.view(len(q), -1))
-            total += losses
-            if learns:
-                by_answers[rows] = slopes
-                of_queries, of_candidates = backward(upstream.view(scores.shape))
-                by_queries[rows] = of_queries.reshape(q.shape)
-                by_candidates[chunks] += of_candidates.reshape(c.shape)
-        ctx.save_for_backward(by_queries, by_answers, by_candidates)
+        gradients = [torch.empty_like(x) for x in leaves[:3]] + [torch.zeros_like(leaves[3])] if learns else None
+        total: Tensor = leaves[0].new_zeros(())
+        for rows, chunks in examples.blocks(len(leaves[0]), leaves[3].shape[1], leaves[0].device.type == "cpu"):
+            total += _block(leaves, gradients, examples, rows, chunks)
+        ctx.save_for_backward(*gradients or ())
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        by_queries, by_answers, by_candidates = (x.mul_(grads[0]) for x in ctx.saved_tensors)
-        return by_queries, by_answers, by_candidates, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if grads[0].device.type == "cpu" and grads[0] == 1:  # mostly, and three passes less
+            return *ctx.saved_tensors, None
+        return *(x.mul_(grads[0]) for x in ctx.saved_tensors), None
+
+
+def _block(
+    leaves: Sequence[Tensor], gradients: Sequence[Tensor] | None, examples: Examples, rows: slice, chunks: slice
+) -> Tensor:
+    """The loss of some examples; their gradient goes where it belongs."""
+    parts = (rows, rows, rows, chunks)
+    entity, relation, answer, candidates = (x[part] for x, part in zip(leaves, parts, strict=True))
+    queries, to_rows = examples.model.queried(examples.side, entity, relation)
+    own, to_pair = examples.model.scored_pairs(queries, answer)
+    c = len(candidates)
+    together = (queries, candidates[0]) if c == 1 else (queries.unflatten(0, (c, -1)), candidates)
+    scores, to_factors = examples.model.scored(*together)
+    loss, slopes, upstream = _slopes(examples, rows, own, scores.view(len(queries), -1))
+    if gradients is not None:
+        by_entity, by_relation, by_answer, by_candidates = (x[part] for x, part in zip(gradients, parts, strict=True))
+        by_queries, of_candidates = to_factors(upstream.view(scores.shape))
+        by_candidates += of_candidates.reshape(candidates.shape)
+        by_queries = by_queries.reshape(queries.shape)
+        to_pair(slopes, by_queries, by_answer)
+        to_rows(by_queries, by_entity, by_relation)
+    return loss
 
 
 def _slopes(examples: Examples, rows: slice, answers: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -58,7 +58,9 @@ def device_of(config: dict[str, Any], world: World) -> torch.device:
 def parts_of(config: dict[str, Any], world: World) -> Parts:
     """The objects of a run, on a rank."""
     device = device_of(config, world)
-    return Parts.of(config, load_together(config["dataset"], world), device, world)
+    parts = Parts.of(config, load_together(config["dataset"], world), device, world)
+    environment.keep_freed_memory()
+    return parts
 
 
 def report(folder: str, parts: Parts, figures: dict[str, Any]) -> None:
