@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from kgexp.kernels import usable
 from kgexp.models.base import Backward, Model
 from kgexp.models.distances import Distance
 from kgexp.models.pieces import at_a_time
@@ -99,6 +100,15 @@ def _pieces(queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, slice,
     return itertools.product(_slices(leads, some), _slices(b, lines), _slices(k, columns))
 
 
+def _kernel(distance: Distance, queries: Tensor, candidates: Tensor) -> str | None:
+    """The kernel for these rows, which computes all pairs in one go; None where `_pieces` are to be computed.
+
+    A distance by matrix products is left to them where `train.matmul_dtype` makes products fast.
+    """
+    products = distance.cancels and torch.get_float32_matmul_precision() != "highest"
+    return distance.kernel if usable(queries, candidates) and not products else None
+
+
 def _slices(length: int, step: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, length, max(1, step))]
 
@@ -106,6 +116,10 @@ def _slices(length: int, step: int) -> list[slice]:
 def _scores(queries: Tensor, candidates: Tensor, distance: Distance, margin: float, dtype: torch.dtype) -> Tensor:
     """float[l, b, d] and float[l, k, d] to the scores float[l, b, k], computed in `dtype` and rounded to that of the
     rows."""
+    if (kernel := _kernel(distance, queries, candidates)) is not None and dtype == queries.dtype:
+        from kgexp.kernels import distances  # not everywhere is Triton to be imported
+
+        return distances.scores(kernel, queries, candidates, margin)
     scores = queries.new_empty((*queries.shape[:-1], candidates.shape[-2]))
     scratch = queries.new_empty(0, dtype=dtype)
     for lead, line, column in _pieces(queries, candidates):
@@ -135,6 +149,10 @@ def _gradients(
     queries: Tensor, candidates: Tensor, scores: Tensor, upstream: Tensor, distance: Distance, margin: float
 ) -> tuple[Tensor, Tensor]:
     """The derivatives of Σ upstream · scores, float[l, b, k] both, by the queries and by the candidates."""
+    if (kernel := _kernel(distance, queries, candidates)) is not None:
+        from kgexp.kernels import distances
+
+        return distances.gradients(kernel, queries, candidates, upstream, margin - scores)
     by_queries, by_candidates = (x.new_zeros(x.shape) for x in (queries, candidates))
     scratch = queries.new_empty(0)
     for lead, line, column in _pieces(queries, candidates):

@@ -22,9 +22,11 @@ class Distance(ABC):
     Attributes:
         cancels: `between` subtracts large numbers to find small ones, so that it wants float64 where float32
             results have to be accurate.
+        kernel: what `kgexp.kernels.distances` calls it; None where it does not know it.
     """
 
     cancels: bool
+    kernel: str | None = None
 
     @abstractmethod
     def norm(self, rows: Tensor) -> Tensor:
@@ -130,6 +132,7 @@ class ComponentSum(Distance):
 class Manhattan(ComponentSum):
     """Σ |x|."""
 
+    kernel = "manhattan"
     width = 1
 
     def norm(self, rows: Tensor) -> Tensor:
@@ -154,6 +157,7 @@ class Manhattan(ComponentSum):
 class Moduli(ComponentSum):
     """Σ |z| over complex components, of rows with the real parts first."""
 
+    kernel = "moduli"
     width = 2
 
     def norm(self, rows: Tensor) -> Tensor:
@@ -169,10 +173,10 @@ class Moduli(ComponentSum):
         return fold(torch.add, square_root(re * re + im * im))
 
     def error(self, reach: Tensor, dim: int) -> Tensor:
-        """See `Distance.error`: four roundings a modulus, d / 2 - 1 of the sum. A square that underflows is off by
-        less than 2 `tiny`, so a modulus by less than 2 √tiny."""
+        """See `Distance.error`: four roundings a modulus, one more by a GPU's root, d / 2 - 1 of the sum. A square that
+        underflows is off by less than 2 `tiny`, so a modulus by less than 2 √tiny."""
         info = torch.finfo(reach.dtype)
-        bound = _gamma(dim // 2 + 12, reach.dtype) * reach + dim * info.tiny**0.5
+        bound = _gamma(dim // 2 + 13, reach.dtype) * reach + dim * info.tiny**0.5
         return _where_squares_fit(bound, reach)
 
     def _sizes_(self, z: Tensor) -> Tensor:
@@ -192,6 +196,7 @@ class Euclidean(Distance):
     """√Σ x², of all pairs by one matrix product: ‖q - c‖² = ‖q‖² + ‖c‖² - 2 q·c."""
 
     cancels = True
+    kernel = "euclidean"
 
     def norm(self, rows: Tensor) -> Tensor:
         """See `Distance.norm`."""

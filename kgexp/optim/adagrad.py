@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from kgexp.kernels import RowRule
 from kgexp.optim.base import RowOptimizer
 
 
@@ -35,6 +36,10 @@ class Adagrad(RowOptimizer):
         state["sum"].add_(grad * grad)
         weight.add_(grad / state["sum"].sqrt().add_(self.eps), alpha=-lr)
 
+    def rule(self, state: dict[str, Tensor]) -> RowRule | None:
+        """See `RowOptimizer.rule`."""
+        return RowRule("adagrad", numbers=(state["sum"],), eps=self.eps)
+
 
 class RowwiseAdagrad(Adagrad):
     """w ← w - lr · g / (√s + eps) with s ← s + mean(g²) over the row: one number of state a row.
@@ -57,3 +62,7 @@ class RowwiseAdagrad(Adagrad):
         """See `RowOptimizer.step_all`."""
         state["sum"].add_((grad * grad).mean(dim=-1))
         weight.add_(grad / state["sum"].sqrt().add_(self.eps).unsqueeze(-1), alpha=-lr)
+
+    def rule(self, state: dict[str, Tensor]) -> RowRule | None:
+        """See `RowOptimizer.rule`."""
+        return RowRule("rowwise_adagrad", each=state["sum"], eps=self.eps)

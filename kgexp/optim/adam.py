@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from kgexp.kernels import RowRule
 from kgexp.optim.base import RowOptimizer
 
 
@@ -52,6 +53,11 @@ class Adam(RowOptimizer):
     def step_all(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor, lr: float) -> None:
         """See `RowOptimizer.step_all`."""
         weight.add_(self._direction(state, grad), alpha=-lr)
+
+    def rule(self, state: dict[str, Tensor]) -> RowRule | None:
+        """See `RowOptimizer.rule`."""
+        means = state["exp_avg"], state["exp_avg_sq"]
+        return RowRule("adam", numbers=means, each=state["step"], eps=self.eps, betas=(self.beta1, self.beta2))
 
     def _direction(self, state: dict[str, Tensor], grad: Tensor) -> Tensor:
         """Takes the gradient float[u, d] into the state of its rows, in place, and gives m̂ / (√v̂ + eps)."""

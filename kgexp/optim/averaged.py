@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from kgexp.kernels import RowRule
 from kgexp.optim.base import RowOptimizer
 
 #: The name of that state tensor, float[n, d].
@@ -32,6 +33,10 @@ class Averaged(RowOptimizer):
     def step_all(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor, lr: float) -> None:
         """See `RowOptimizer.step_all`."""
         self._inner.step_all(weight, _own(state), grad, lr)
+
+    def rule(self, state: dict[str, Tensor]) -> RowRule | None:
+        """See `RowOptimizer.rule`."""
+        return self._inner.rule(_own(state))
 
 
 def _own(state: dict[str, Tensor]) -> dict[str, Tensor]:

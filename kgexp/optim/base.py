@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kgexp.kernels import WIDEST, RowRule, usable
+
 #: Rows that one update takes at a time: its temporaries then stay in the cache.
 ROWS = 4096
 
@@ -52,6 +54,10 @@ class RowOptimizer(ABC):
     def step_all(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor, lr: float) -> None:
         """One step on every row, with the gradient float[n, d]; the same numbers as `step_rows` on all rows."""
 
+    def rule(self, state: dict[str, Tensor]) -> RowRule | None:
+        """The same step as a kernel knows it, on this state; None where there is no kernel for it."""
+        return None
+
     @torch.no_grad()
     def step(
         self,
@@ -70,25 +76,51 @@ class RowOptimizer(ABC):
             grad: float[u, d], or float[n, d] without an index.
             factor: multiplies the learning rate.
         """
-        lr = self.lr * factor
-        for start in range(0, len(grad), ROWS):
-            piece = slice(start, start + ROWS)
+        lr, fused = self.lr * factor, self._fused(weight, state, grad)
+        # A kernel has no temporaries, but a penalty has.
+        at_once = max(1, len(grad)) if fused and self.penalty is None else ROWS
+        for start in range(0, len(grad), at_once):
+            piece = slice(start, start + at_once)
+            if index is None:
+                rows, own, ids = weight[piece], {k: v[piece] for k, v in state.items()}, None
+            else:
+                rows, own, ids = weight, state, index[piece]
             gradient = grad[piece]
             if self.penalty is not None:
-                before = weight[piece] if index is None else weight.index_select(0, index[piece])
-                gradient = gradient + self.penalty(before)
-            if self.clip is not None:
-                gradient = _within(gradient, self.clip)
-            if index is None:
-                rows = weight[piece]
-                self.step_all(rows, {k: v[piece] for k, v in state.items()}, gradient, lr)
-                if self.max_norm is not None:
-                    rows.copy_(_within(rows, self.max_norm))
+                gradient = gradient + self.penalty(rows if ids is None else rows.index_select(0, ids))
+            if fused:
+                self._step_fused(rows, own, ids, gradient, lr)
             else:
-                ids = index[piece]
-                self.step_rows(weight, state, ids, gradient, lr)
-                if self.max_norm is not None:
-                    weight.index_copy_(0, ids, _within(weight.index_select(0, ids), self.max_norm))
+                self._step_by_operations(rows, own, ids, gradient, lr)
+
+    def _fused(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor) -> bool:
+        """Whether a kernel does the step: where it can, it does."""
+        kept = weight, *state.values()
+        fits = usable(grad, *kept) and weight.shape[1] <= WIDEST and all(t.is_contiguous() for t in kept)
+        return fits and self.rule(state) is not None
+
+    def _step_fused(
+        self, weight: Tensor, state: dict[str, Tensor], index: Tensor | None, grad: Tensor, lr: float
+    ) -> None:
+        from kgexp.kernels.rows import step  # not everywhere is Triton to be imported
+
+        rule = self.rule(state)
+        assert rule is not None, "only then is a step fused"
+        step(rule, weight, index, grad, lr, self.clip, self.max_norm)
+
+    def _step_by_operations(
+        self, weight: Tensor, state: dict[str, Tensor], index: Tensor | None, grad: Tensor, lr: float
+    ) -> None:
+        if self.clip is not None:
+            grad = _within(grad, self.clip)
+        if index is None:
+            self.step_all(weight, state, grad, lr)
+            if self.max_norm is not None:
+                weight.copy_(_within(weight, self.max_norm))
+        else:
+            self.step_rows(weight, state, index, grad, lr)
+            if self.max_norm is not None:
+                weight.index_copy_(0, index, _within(weight.index_select(0, index), self.max_norm))
 
 
 def _within(rows: Tensor, norm: float) -> Tensor:

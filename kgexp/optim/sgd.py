@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from kgexp.kernels import RowRule
 from kgexp.optim.base import RowOptimizer
 
 
@@ -22,3 +23,7 @@ class SGD(RowOptimizer):
     def step_all(self, weight: Tensor, state: dict[str, Tensor], grad: Tensor, lr: float) -> None:
         """See `RowOptimizer.step_all`."""
         weight.add_(grad, alpha=-lr)
+
+    def rule(self, state: dict[str, Tensor]) -> RowRule | None:
+        """See `RowOptimizer.rule`."""
+        return RowRule("sgd")

@@ -237,8 +237,10 @@ class OwnRows:
 
     @property
     def _at_once(self) -> int:
-        """Rows that a thread updates at a time."""
-        return max(1, _NUMBERS // self.dim) if self.device.type == "cpu" else ROWS
+        """Rows that a thread updates at a time; a GPU takes all of them, unless it works on copies."""
+        if self.device.type == "cpu":
+            return max(1, _NUMBERS // self.dim)
+        return self.num_rows if self._in_place else ROWS
 
     def _step_in_place(self, which: slice | Tensor, grad: Tensor, factor: float) -> None:
         """The step on a few rows, in the tensors of the table."""
