@@ -10,6 +10,7 @@ from kgexp.data.sides import Side
 from kgexp.scoring.pool import Pool
 from kgexp.scoring.share import ALL, Share
 from kgexp.scoring.targets import Targets
+from kgexp.transfer import sent
 
 
 def _none_before() -> Tensor:
@@ -19,6 +20,8 @@ def _none_before() -> Tensor:
 @dataclass(frozen=True)
 class Batch:
     """The triples of one step, and which of their queries are its examples.
+
+    It is made on the host, where all that follows from it alone is prepared; `to` takes it to the rows.
 
     Where several ranks train, each has a contiguous part of the whole batch. The numbers that positions decide, and the
     divisor of means, are those of the whole.
@@ -91,6 +94,16 @@ class Batch:
             begin=self.begin + start,
         )
 
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch with its tensors on a device."""
+        return replace(
+            self,
+            triples=sent(self.triples, device),
+            weights=None if self.weights is None else sent(self.weights, device),
+            examples=self.examples and {side: sent(at, device) for side, at in self.examples.items()},
+            targets=None if self.targets is None else self.targets.to(device),
+        )
+
     def pool(self, side: Side, num_entities: int) -> Pool:
         """The entities that candidates of a side are drawn from, of so many in all."""
         return Pool.of([range(num_entities)]) if self.pools is None else self.pools[side]
@@ -112,6 +125,10 @@ class Candidates:
     ids: Tensor
     mask: Tensor | None = None
 
+    def to(self, device: torch.device) -> "Candidates":
+        """The same candidates on a device."""
+        return Candidates(sent(self.ids, device), None if self.mask is None else sent(self.mask, device))
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -119,6 +136,10 @@ class Piece:
 
     batch: Batch
     drawn: Mapping[Side, Candidates]
+
+    def to(self, device: torch.device) -> "Piece":
+        """The same piece on a device."""
+        return Piece(self.batch.to(device), {side: part.to(device) for side, part in self.drawn.items()})
 
 
 #: See `Rows.drop`.

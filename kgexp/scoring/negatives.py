@@ -86,10 +86,10 @@ class NegativeSampling(ScoringTechnique):
 
         def heads(relations: Tensor, first: int) -> Tensor:
             drawn = uniform(stream, np.arange(first, first + len(relations)))
-            return torch.from_numpy(drawn < shares[relations.cpu().numpy()])
+            return torch.from_numpy(drawn < shares[relations.numpy()])
 
         earlier = int(heads(batch.relations_before(), 0).sum())
-        head = heads(batch.triples[:, 1], batch.first).to(batch.triples.device)
+        head = heads(batch.triples[:, 1], batch.first)
         return replace(
             batch,
             examples={Side.TAIL: (~head).nonzero().squeeze(-1), Side.HEAD: head.nonzero().squeeze(-1)},
@@ -98,7 +98,6 @@ class NegativeSampling(ScoringTechnique):
 
     def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
         """See `ScoringTechnique.candidates`."""
-        device = batch.triples.device
         drawn = {}
         for side in self.sides:
             triples, before = batch.of(side, batch.triples), batch.before(side)
@@ -108,10 +107,8 @@ class NegativeSampling(ScoringTechnique):
             mask = None
             if self.mask != "none":
                 chunk = (before % self.chunk_size + np.arange(len(triples))) // self.chunk_size
-                mask = self._mask(side, triples.cpu().numpy(), ids, chunk)
-            drawn[side] = Candidates(
-                torch.from_numpy(ids).to(device), None if mask is None else torch.from_numpy(mask).to(device)
-            )
+                mask = self._mask(side, triples.numpy(), ids, chunk)
+            drawn[side] = Candidates(torch.from_numpy(ids), None if mask is None else torch.from_numpy(mask))
         return drawn
 
     @property

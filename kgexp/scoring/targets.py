@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kgexp.sharding.exchange import Exchange
+from kgexp.transfer import sent
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Targets:
         """The targets of queries with one answer each, int64[q]."""
         return cls(torch.arange(len(answers), device=answers.device), answers, torch.ones_like(answers), n)
 
+    def to(self, device: torch.device) -> "Targets":
+        """The same targets on a device."""
+        return Targets(sent(self.query, device), sent(self.entity, device), sent(self.counts, device), self.n)
+
     def of_all(self, exchange: Exchange, sizes: Sequence[int]) -> "Targets":
         """The targets of the queries of all ranks, of which rank r has `sizes[r]`, in the order of the ranks."""
         if exchange.ranks == 1:
@@ -46,6 +51,8 @@ class Targets:
 
     def within(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
         """The pairs whose entity is in `start … stop`: their positions, queries and columns, int64[x] each."""
+        if start <= 0 and self.n <= stop:  # known without asking the device
+            return torch.arange(len(self.entity), device=self.entity.device), self.query, self.entity - start
         pairs = ((self.entity >= start) & (self.entity < stop)).nonzero().squeeze(-1)
         return pairs, self.query[pairs], self.entity[pairs] - start
 
@@ -69,4 +76,5 @@ class Targets:
     def _reduce(self, values: Tensor, how: str) -> Tensor:
         if not len(self.counts):  # a rank may have no queries, and torch cannot reduce nothing
             return values.new_zeros(0)
-        return torch.segment_reduce(values, how, lengths=self.counts)
+        # Safe without a check, for which a GPU would have to be waited for: the counts add up to the pairs.
+        return torch.segment_reduce(values, how, lengths=self.counts, unsafe=True)

@@ -72,13 +72,13 @@ class ScoringTechnique(ABC):
 
     def choose(self, batch: Batch, seed: int) -> Batch:
         """The batch with the examples that it gives, where that is not every trained side of every triple. A
-        function of the batch and of the seed alone."""
+        function of the batch, which is on the host, and of the seed alone."""
         return batch
 
     @abstractmethod
     def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
-        """The candidates of each side's examples; empty for techniques that score against all entities. The ids
-        are a function of the batch's step and of the seed alone."""
+        """The candidates of each side's examples, on the host like the batch; empty for techniques that score against
+        all entities. The ids are a function of the batch's step and of the seed alone."""
 
     def pieces(self, batch: Batch, drawn: Mapping[Side, Candidates], size: int | None) -> list[Piece]:
         """Cuts a batch with its candidates into pieces of about `size` triples, whose losses add up to that of the

@@ -38,7 +38,6 @@ class DistributedSharding(Sharding, ABC):
         self.ranks, self.timeout, self._state_device = ranks, timeout, state_device
         self._exchange: Exchange = Exchange()
         self._control: GroupExchange | None = None
-        self._device = torch.device("cpu")
 
     def open(self, world: World, device: torch.device) -> None:
         """See `Sharding.open`."""
@@ -51,7 +50,6 @@ class DistributedSharding(Sharding, ABC):
         """Makes both groups."""
         place, cpu = (world.rank, world.size, self.timeout), torch.device("cpu")
         self._control = GroupExchange(gloo_group(world.store, "control", *place, world.one_machine), cpu, world)
-        self._device = device
         devices = world.gather("the devices", device_identity(device))
         if device.type == "cuda" and len(set(devices)) == world.size:
             self._exchange = GroupExchange(
@@ -88,7 +86,6 @@ class DistributedSharding(Sharding, ABC):
         """See `Sharding.plan`. Two exchanges: of counts, with the signal, then of all ids."""
         if self._control is None:
             return local_plan(entity, relation)
-        entity, relation = entity.cpu(), relation.cpu()
         ranks, control = self._control.ranks, self._control
         # What goes to each rank: ids of the entities that concern it, then all of the relations.
         cut = self._cut(entity)
@@ -101,7 +98,7 @@ class DistributedSharding(Sharding, ABC):
         pieces = ids.split([count for pair in counts for count in pair])
         return Plan(
             entity=self._entity_route(entity, cut, torch.cat(pieces[::2]), [count for count, _ in counts]),
-            relation=ReplicatedRoute.of(relation, torch.cat(pieces[1::2]), self._device),
+            relation=ReplicatedRoute.of(relation, torch.cat(pieces[1::2])),
             signals=tuple(code for code in got[:, 2].tolist() if code),
         )
 
@@ -169,7 +166,7 @@ class RowwiseSharding(DistributedSharding):
 
     def _entity_route(self, entity: Tensor, cut: list[int], incoming: Tensor, receive: list[int]) -> Route:
         first = self.owners(self._num_entities).bounds[self._exchange.rank]
-        return RowwiseRoute.of(entity, cut, incoming - first, receive, self._device)
+        return RowwiseRoute.of(entity, cut, incoming - first, receive)
 
 
 class ReplicatedSharding(DistributedSharding):
@@ -190,4 +187,4 @@ class ReplicatedSharding(DistributedSharding):
         return [entity] * len(cut)
 
     def _entity_route(self, entity: Tensor, cut: list[int], incoming: Tensor, receive: list[int]) -> Route:
-        return ReplicatedRoute.of(entity, incoming, self._device)
+        return ReplicatedRoute.of(entity, incoming)

@@ -11,6 +11,7 @@ from kgexp.sharding.exchange import GroupExchange
 from kgexp.sharding.local import LocalTable
 from kgexp.sharding.route import Route
 from kgexp.team import ONE, Team
+from kgexp.transfer import sent
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,14 @@ class ReplicatedRoute(Route):
     place: Tensor
 
     @classmethod
-    def of(cls, ids: Tensor, everyones: Tensor, device: torch.device) -> "ReplicatedRoute":
+    def of(cls, ids: Tensor, everyones: Tensor) -> "ReplicatedRoute":
         """The route for the ids of this rank and those of all, in any order and number."""
         union = torch.unique(everyones)
-        return cls(ids.to(device), union.to(device), torch.searchsorted(union, ids).to(device))
+        return cls(ids, union, torch.searchsorted(union, ids))
+
+    def to(self, device: torch.device) -> "ReplicatedRoute":
+        """See `Route.to`."""
+        return ReplicatedRoute(sent(self.ids, device), sent(self.union, device), sent(self.place, device))
 
 
 class ReplicatedTable(LocalTable):

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from kgexp.transfer import sent
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,10 @@ class Route:
     """
 
     ids: Tensor
+
+    def to(self, device: torch.device) -> "Route":
+        """The same route with its tensors on a device, where `Table` wants them."""
+        return Route(sent(self.ids, device))
 
 
 @dataclass(frozen=True)
@@ -30,8 +37,12 @@ class Plan:
     relation: Route
     signals: tuple[int, ...] = ()
 
+    def to(self, device: torch.device) -> "Plan":
+        """The same plan with its routes on a device."""
+        return Plan(self.entity.to(device), self.relation.to(device), self.signals)
 
-#: From the distinct ids int64[u], ascending, of entity rows and of relation rows to the plan of the step.
+
+#: From the distinct ids int64[u], ascending, of entity rows and of relation rows to the plan of the step, on the host.
 Planner = Callable[[Tensor, Tensor], Plan]
 
 

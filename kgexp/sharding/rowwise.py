@@ -11,6 +11,7 @@ from kgexp.sharding.owners import Owners
 from kgexp.sharding.route import Route
 from kgexp.sharding.rows import OwnRows
 from kgexp.sharding.table import Block, Table
+from kgexp.transfer import sent
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,16 @@ class RowwiseRoute(Route):
     slots: Sequence[Tensor]
 
     @classmethod
-    def of(
-        cls, ids: Tensor, send: Sequence[int], incoming: Tensor, receive: Sequence[int], device: torch.device
-    ) -> "RowwiseRoute":
+    def of(cls, ids: Tensor, send: Sequence[int], incoming: Tensor, receive: Sequence[int]) -> "RowwiseRoute":
         """The route for the ids of this rank, and for what the others want of its rows, numbered from its first."""
         touched, place = torch.unique(incoming, return_inverse=True)
-        slots = place.to(device).split(list(receive))
-        return cls(ids.to(device), send, receive, incoming.to(device), touched.to(device), slots)
+        return cls(ids, send, receive, incoming, touched, place.split(list(receive)))
+
+    def to(self, device: torch.device) -> "RowwiseRoute":
+        """See `Route.to`."""
+        ids, incoming, touched = (sent(x, device) for x in (self.ids, self.incoming, self.touched))
+        slots = sent(torch.cat(list(self.slots)), device).split(list(self.receive))
+        return RowwiseRoute(ids, self.send, self.receive, incoming, touched, slots)
 
 
 class RowwiseTable(Table):

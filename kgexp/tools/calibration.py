@@ -140,7 +140,8 @@ def _training(parts: Parts, alone: Parts, entity: FoldedTable, relation: Table, 
     clock = [_now(parts.device)]
     while len(trained) < 2 or clock[-1] - clock[0] < seconds:
         batch = _among(batches(len(trained)), n)
-        run_step(parts.objective, table, relation, prepare(parts.objective, n, batch, threads=table.team.threads))
+        work = prepare(parts.objective, n, batch, threads=table.team.threads, device=table.device)
+        run_step(parts.objective, table, relation, work)
         trained.append(batch.total)
         clock.append(_now(parts.device))
         if len(trained) == 1 and clock[-1] - clock[0] > seconds:

@@ -169,7 +169,6 @@ class Parts:
                 sharding.itinerary(n, seed),
                 size,
                 seed,
-                self.device,
                 self.dtype,
                 self.graph.relation_weights,
                 Cut(sharding.chunks, min(round(sharding.holdout * MILLION), MILLION - 1)),
@@ -178,10 +177,10 @@ class Parts:
                 sharding.cut(n).slice_types,
             )
         if scoring.by_query:
-            return QueryBatches(self.graph, scoring.sides, size, seed, self.device, self.dtype, share)
+            return QueryBatches(self.graph, scoring.sides, size, seed, self.dtype, share)
         graph = self.graph
         kinds = None if graph.relation_types is None else graph.kinds
-        return Batches(graph.train, size, seed, self.device, self.dtype, graph.relation_weights, share, kinds)
+        return Batches(graph.train, size, seed, self.dtype, graph.relation_weights, share, kinds)
 
     def evaluator(
         self, entity: Table, relation: Table, say: Callable[[str], None], progress: Callable[[int, int], None]

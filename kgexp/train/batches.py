@@ -37,7 +37,7 @@ class Batches:
         split: the triples, at least one.
         batch_size: triples in a batch.
         seed: of the run.
-        device, dtype: where the batches go, and of what type their weights are.
+        dtype: of the weights in the batches.
         relation_weights: float64[m], which multiply the triples' own weights; None if all are 1.
         share: the part of every batch that is wanted.
         kinds: of the triples; None where entities have no types.
@@ -48,7 +48,6 @@ class Batches:
         split: Split,
         batch_size: int,
         seed: int,
-        device: torch.device,
         dtype: torch.dtype,
         relation_weights: Float64 | None = None,
         share: Share = ALL,
@@ -57,7 +56,6 @@ class Batches:
         self._split = split
         self._share = share
         self._relation_weights = relation_weights
-        self._device = device
         self._dtype = dtype
         self.triples = len(split.triples)
         self._kinds, self._places, sizes = kinds, None, [self.triples]
@@ -71,7 +69,7 @@ class Batches:
         epoch, part = divmod(step, self._order.steps)
         piece = self._order(epoch, part)
         chosen = self._at(piece.elements)
-        triples = torch.from_numpy(self._split.triples[chosen].astype(np.int64)).to(self._device)
+        triples = torch.from_numpy(self._split.triples[chosen].astype(np.int64))
 
         def relations_before() -> Tensor:
             before = self._split.triples[self._at(self._order.before(epoch, part)), 1]
@@ -97,7 +95,7 @@ class Batches:
         if self._relation_weights is not None:
             of_relations = self._relation_weights[self._split.triples[chosen, 1]]
             weights = of_relations if weights is None else weights * of_relations
-        return None if weights is None else torch.from_numpy(weights).to(self._device, self._dtype)
+        return None if weights is None else torch.from_numpy(weights).to(self._dtype)
 
 
 def pools(kinds: Kinds, kind: int) -> dict[Side, Pool]:

@@ -40,7 +40,8 @@ class HeldOut:
         """The sum over them, and how many these are."""
         total, triples = 0.0, 0
         for batch in self.batches.held_out(leg, self.batch_size):
-            work = prepare(self.objective, self.entity.num_rows, batch, threads=self.entity.team.threads)
+            entity = self.entity
+            work = prepare(self.objective, entity.num_rows, batch, threads=entity.team.threads, device=entity.device)
             total += float(step_loss(self.objective, self.entity, self.relation, work)) * len(batch)
             triples += len(batch)
         return total, triples

@@ -1,13 +1,14 @@
 """Where the rows of a step are wanted: from distinct rows to places, and the gradients of places back to the rows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kgexp.team import Team, cut
+from kgexp.transfer import sent
 
 #: Numbers of the rows that a thread adds up at a time.
 _NUMBERS = 1 << 17
@@ -41,6 +42,10 @@ class Places:
         index[order] = torch.arange(len(ids), device=flat.device).repeat_interleave(counts, output_size=len(flat))
         starts = F.pad(counts.cumsum(0), (1, 0))
         return cls(ids, index, [[part.shape for part in piece] for piece in wanted], order, starts)
+
+    def to(self, device: torch.device) -> "Places":
+        """The same places for rows on a device: what `put` and `total` need of them is there."""
+        return replace(self, index=sent(self.index, device))
 
     def put(self, piece: int, rows: Tensor) -> list[Tensor]:
         """The rows float[u, d] at the places of a piece: fresh memory float[…, d] for each tensor int64[…]."""

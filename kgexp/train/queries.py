@@ -55,7 +55,7 @@ class QueryBatches:
         sides: whose queries are examples, in the order in which a batch holds them.
         batch_size: queries in a batch.
         seed: of the run.
-        device, dtype: where the batches go, and of what type their weights are: a query's is that of its relation.
+        dtype: of the weights in the batches: a query's is that of its relation.
         share: the part of every batch that is wanted.
 
     Raises:
@@ -68,7 +68,6 @@ class QueryBatches:
         sides: Sequence[Side],
         batch_size: int,
         seed: int,
-        device: torch.device,
         dtype: torch.dtype = torch.float32,
         share: Share = ALL,
     ) -> None:
@@ -80,9 +79,9 @@ class QueryBatches:
         self._split, self._n = graph.train, graph.num_entities
         self._relation_weights = None
         if graph.relation_weights is not None:
-            self._relation_weights = torch.from_numpy(graph.relation_weights).to(device, dtype)
+            self._relation_weights = torch.from_numpy(graph.relation_weights).to(dtype)
         self._queries = {side: _Queries.of(graph.train, side) for side in sides}
-        self._seed, self._device, self._share = seed, device, share
+        self._seed, self._share = seed, share
         self.triples = sum(len(queries) for queries in self._queries.values())
         self._order = Order([self.triples], batch_size, seed)
         self.calendar = Regular(self._order.steps)
@@ -104,17 +103,17 @@ class QueryBatches:
             pairs = np.repeat(begins - (ends - sizes), sizes) + np.arange(sizes.sum())
             entities.append(self._split.triples[queries.triples[pairs], side.column])
             counts.append(sizes)
-            examples[side] = torch.arange(place - start, place - start + len(own), device=self._device)
+            examples[side] = torch.arange(place - start, place - start + len(own))
             first, place = first + len(queries), place + len(own)
         answers = self._tensor(counts)
-        query = torch.arange(len(answers), device=self._device).repeat_interleave(answers)
+        query = torch.arange(len(answers)).repeat_interleave(answers)
         targets = Targets(query, self._tensor(entities), answers, self._n)
         held = self._tensor(triples)
         weights = None if self._relation_weights is None else self._relation_weights[held[:, 1]]
         return Batch(step, held, weights, examples, targets, self._share, len(chosen))
 
     def _tensor(self, parts: Sequence[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(self._device)
+        return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
 
 def _integers_below(stream: int, counters: Int64, highs: Int64) -> Int64:

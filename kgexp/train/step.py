@@ -23,6 +23,8 @@ from kgexp.sharding.route import Plan, Planner, local_plan
 from kgexp.sharding.table import Table
 from kgexp.train.places import Places
 
+_HOST = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -39,7 +41,10 @@ class Objective:
 
 @dataclass(frozen=True)
 class Work:
-    """A step that is ready to be done: all that follows from the batch and not from the rows."""
+    """A step that is ready to be done: all that follows from the batch and not from the rows.
+
+    The batch and its candidates `drawn` are on the host, everything else is where the rows are.
+    """
 
     batch: Batch
     drawn: Mapping[Side, Candidates]
@@ -50,23 +55,33 @@ class Work:
 
 
 def prepare(
-    objective: Objective, num_entities: int, batch: Batch, planner: Planner = local_plan, threads: int = 1
+    objective: Objective,
+    num_entities: int,
+    batch: Batch,
+    planner: Planner = local_plan,
+    threads: int = 1,
+    device: torch.device = _HOST,
 ) -> Work:
-    """Chooses examples and candidates of a batch, and plans the way to the rows that they need; cuts it for threads."""
+    """Chooses examples and candidates of a batch, and plans the way to the rows that they need; cuts it for threads.
+
+    All of it is done on the host, and sent where the rows are, `device`, in the end: a GPU is not waited for.
+    """
     batch = objective.scoring.choose(batch, objective.seed)
     drawn = objective.scoring.candidates(batch, num_entities, objective.seed)
-    size = piece_size(len(batch), objective.model.dim, threads, batch.triples.device)
+    size = piece_size(len(batch), objective.model.dim, threads, device)
     if objective.auxiliary is not None:  # every piece would have all relations among its places
         size = None
     pieces = objective.scoring.pieces(batch, drawn, size)
     entities = Places.of([_entity_ids(piece) for piece in pieces])
     relations = Places.of([_relation_ids(objective, piece.batch) for piece in pieces])
-    return Work(batch, drawn, pieces, entities, relations, planner(entities.ids, relations.ids))
+    plan = planner(entities.ids, relations.ids)
+    there = [piece.to(device) for piece in pieces] if device.type != "cpu" else pieces
+    return Work(batch, drawn, there, entities.to(device), relations.to(device), plan.to(device))
 
 
 def train_step(objective: Objective, entity: Table, relation: Table, batch: Batch, factor: float = 1.0) -> Tensor:
     """One step of training on one batch, in this process alone: see `run_step`."""
-    work = prepare(objective, entity.num_rows, batch, threads=entity.team.threads)
+    work = prepare(objective, entity.num_rows, batch, threads=entity.team.threads, device=entity.device)
     return run_step(objective, entity, relation, work, factor)
 
 

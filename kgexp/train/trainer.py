@@ -167,7 +167,10 @@ class Trainer:
 
     def _train_in_turn(self, progress: Progress, stop: StopSignal) -> None:
         """One step after the other."""
-        with Ahead(lambda step: self._prepare(step, stop), self.sharding.exchange.ranks > 1) as ahead:
+        # The host is free while a GPU computes. A tour moves rows before a step is prepared: not under another one.
+        free = self.entity.device.type != "cpu" and self.tour is None
+        threaded = free or self.sharding.exchange.ranks > 1
+        with Ahead(lambda step: self._prepare(step, stop), threaded) as ahead:
             while not self.finished and stop.requested is None:
                 with self.stages.stage("train", self.step):
                     work = ahead(self.step, self.step + 1 < self.plan.total)
@@ -237,7 +240,8 @@ class Trainer:
 
     def _train_alone(self, step: int) -> tuple[int, Tensor]:
         """A step in this process alone: its triples and its loss."""
-        work = prepare(self.objective, self.entity.num_rows, self.batches(step), threads=self.entity.team.threads)
+        entity, batch = self.entity, self.batches(step)
+        work = prepare(self.objective, entity.num_rows, batch, threads=entity.team.threads, device=entity.device)
         factor = self.schedule.factor(step, self.plan.total)
         return work.batch.total, run_step(self.objective, self.entity, self.relation, work, factor)
 
@@ -265,8 +269,8 @@ class Trainer:
         """The work of a step; this tells the other ranks which signal this one has got."""
         if self.tour is not None:
             self.tour.arrive(step)
-        plan = partial(self.sharding.plan, signal=stop.noted or 0)
-        return prepare(self.objective, self.entity.num_rows, self.batches(step), plan, self.entity.team.threads)
+        plan, entity = partial(self.sharding.plan, signal=stop.noted or 0), self.entity
+        return prepare(self.objective, entity.num_rows, self.batches(step), plan, entity.team.threads, entity.device)
 
     def _account(self, triples: int, loss: Tensor, factor: float, progress: Progress) -> None:
         """Counts a step that was trained, with the metrics that are due after it."""

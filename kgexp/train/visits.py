@@ -118,7 +118,7 @@ class VisitBatches(Calendar):
         itinerary: gives the visits of every pass.
         batch_size: triples in a batch.
         seed: of the run.
-        device, dtype: where the batches go, and of what type their weights are.
+        dtype: of the weights in the batches.
         relation_weights: float64[m], which multiply the triples' own weights; None if all are 1.
         cut: which triples a pass trains.
         ahead: whether another thread reads the triples of the next visit meanwhile.
@@ -136,7 +136,6 @@ class VisitBatches(Calendar):
         itinerary: Itinerary,
         batch_size: int,
         seed: int,
-        device: torch.device,
         dtype: torch.dtype,
         relation_weights: Float64 | None = None,
         cut: Cut = Cut(),
@@ -149,7 +148,7 @@ class VisitBatches(Calendar):
         self._kinds: Int64 = (self._types[:, None] * self._num_types + self._types).reshape(-1)  # of buckets
         self._buckets, self._slices, self._itinerary = buckets, slices, itinerary
         self._batch_size, self._seed, self._share = batch_size, seed, share
-        self._device, self._dtype, self._relation_weights = device, dtype, relation_weights
+        self._dtype, self._relation_weights = dtype, relation_weights
         self._cut = cut
         self._firsts = [0]  # the first step of every pass so far, and one past the last
         self._passes: dict[int, list[Leg]] = {}
@@ -180,7 +179,7 @@ class VisitBatches(Calendar):
 
         return Batch(
             step,
-            torch.from_numpy(triples.triples[chosen].astype(np.int64)).to(self._device),
+            torch.from_numpy(triples.triples[chosen].astype(np.int64)),
             self._weights(triples.triples, triples.weights, chosen),
             share=self._share,
             whole=piece.whole,
@@ -231,7 +230,7 @@ class VisitBatches(Calendar):
                 chosen, step = own[start : start + size], step - 1
                 yield Batch(
                     step,
-                    torch.from_numpy(triples[chosen].astype(np.int64)).to(self._device),
+                    torch.from_numpy(triples[chosen].astype(np.int64)),
                     self._weights(triples, weights, chosen),
                     pools=self._pools(leg.visit, kind),
                 )
@@ -334,4 +333,4 @@ class VisitBatches(Calendar):
         if self._relation_weights is not None:
             of_relations = self._relation_weights[triples[chosen, 1]]
             weights = of_relations if weights is None else weights * of_relations
-        return None if weights is None else torch.from_numpy(weights).to(self._device, self._dtype)
+        return None if weights is None else torch.from_numpy(weights).to(self._dtype)

@@ -28,7 +28,7 @@ def weighted(tmp_path, loaded):
 
 
 def weights_of(graph):
-    batch = Batches(graph.train, 100, 0, CPU, torch.float64, graph.relation_weights)(0)
+    batch = Batches(graph.train, 100, 0, torch.float64, graph.relation_weights)(0)
     return sorted(batch.weights.tolist())
 
 
@@ -45,7 +45,7 @@ def test_they_multiply_the_weights_of_triples(weighted):
 
 
 def test_a_query_weighs_as_its_relation(weighted):
-    batch = QueryBatches(weighted("s\t0.25\n"), list(Side), 100, 0, CPU, torch.float64)(0)
+    batch = QueryBatches(weighted("s\t0.25\n"), list(Side), 100, 0, torch.float64)(0)
     assert batch.weights.tolist() == [0.25 if r == 1 else 1.0 for r in batch.triples[:, 1].tolist()]
     assert batch.weights.eq(0.25).sum() == 3  # (a, s, ?), (b, s, ?) and (?, s, c)
 

@@ -53,7 +53,7 @@ def test_blocks_do_not_change_what_is_dropped(world, technique):
     sides = technique().sides
     batch = Batch(4, world.triples)
     if technique.by_query:
-        batch = QueryBatches(world.graph, sides, 20, 0, torch.device("cpu"))(4)
+        batch = QueryBatches(world.graph, sides, 20, 0)(4)
     both = {"entity_dropout": 0.4, "relation_dropout": 0.2}
     whole = stepped(world, technique(), batch, **both)
     torch.testing.assert_close(stepped(world, technique(block=7), batch, **both), whole, rtol=1e-12, atol=1e-13)

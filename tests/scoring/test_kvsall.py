@@ -16,7 +16,7 @@ from kgexp.train.step import Objective
 
 
 def batches(world, sides=(Side.TAIL, Side.HEAD), size=20, seed=0):
-    return QueryBatches(world.graph, sides, size, seed, torch.device("cpu"), torch.float64)
+    return QueryBatches(world.graph, sides, size, seed, torch.float64)
 
 
 def answers_of(world, side):

@@ -58,7 +58,7 @@ def test_it_adds_the_gradient_of_a_plain_loop(world, technique, model, reciproca
     scoring.prepare(world.graph)
     if scoring.by_query:
         world.graph.relation_weights = torch.linspace(0.5, 2, world.m, dtype=torch.float64).numpy()
-        batch = QueryBatches(world.graph, scoring.sides, 20, 0, torch.device("cpu"), torch.float64)(4)
+        batch = QueryBatches(world.graph, scoring.sides, 20, 0, torch.float64)(4)
     else:
         batch = Batch(4, world.triples, world.weights)
     values, moved = [], []

@@ -32,7 +32,7 @@ SPLIT = random_split()
 
 
 def make(seed=0, size=40, share=ALL, kinds=KINDS):
-    return Batches(SPLIT, size, seed, CPU, torch.float64, None, share, kinds)
+    return Batches(SPLIT, size, seed, torch.float64, None, share, kinds)
 
 
 def kind_of(triples):

@@ -19,7 +19,7 @@ from kgexp.train.plan import Cadence, Plan
 def batches(n=501, size=40, seed=0, weights=True):
     triples = np.arange(3 * n, dtype=np.int32).reshape(n, 3)
     split = Split("train", triples, np.arange(n) / 2 if weights else None)
-    return Batches(split, size, seed, torch.device("cpu"), torch.float32)
+    return Batches(split, size, seed, torch.float32)
 
 
 def test_an_epoch_holds_every_triple_once():

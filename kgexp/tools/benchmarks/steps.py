@@ -58,7 +58,7 @@ class Steps:
             raise ConfigError("these steps have all rows in memory: the suites trainers and swap time partitions.")
         self.objective, self._sharding, self._batches = parts.objective, parts.sharding, parts.batches()
         self.entity, self.relation = parts.tables(MemoryStorage())
-        self._ahead = Ahead(self.prepare, self._sharding.exchange.ranks > 1)
+        self._ahead = Ahead(self.prepare, self._sharding.exchange.ranks > 1 or self.entity.device.type != "cpu")
         self._step, self._prepared = 0, 0.0
 
     def window(self, steps: int) -> Window:
@@ -78,7 +78,7 @@ class Steps:
     def prepare(self, step: int) -> Work:
         """The work of a step; every rank asks for the same."""
         batch, threads = self._batches(step), self.entity.team.threads
-        return prepare(self.objective, self.entity.num_rows, batch, self._sharding.plan, threads)
+        return prepare(self.objective, self.entity.num_rows, batch, self._sharding.plan, threads, self.entity.device)
 
     def run(self, work: Work) -> None:
         """A step."""
