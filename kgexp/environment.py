@@ -17,7 +17,7 @@ from kgexp.errors import ConfigError
 from kgexp.threads import thread_count, usable_cpus
 from kgexp.world import ALONE, World
 
-_LIBRARIES = ("torch", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
+_LIBRARIES = ("torch", "triton", "numpy", "hydra-core", "omegaconf", "safetensors", "pyarrow", "wandb")
 
 #: Parameters of glibc's malloc, as malloc.h numbers them.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

@@ -51,7 +51,7 @@ class DistanceModel(Model):
 
     def score(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score`. `score_error` is a bound where no gradient is wanted; where one is, the Euclidean
-        distance is that of a matrix product in the rows' dtype, less accurate near zero."""
+        distance is that of a matrix product in the rows' dtype, less accurate near zero, unless a kernel does it."""
         lead = torch.broadcast_shapes(queries.shape[:-2], candidates.shape[:-2])
         q, c = (x.expand(*lead, -1, -1).reshape(lead.numel(), *x.shape[-2:]) for x in (queries, candidates))
         if torch.is_grad_enabled() and (queries.requires_grad or candidates.requires_grad):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kgexp.sharding.backing import Backing
+from kgexp.transfer import sent
 
 #: The place of a row that is not in memory, before the id is added.
 _ABSENT = -(1 << 62)
@@ -50,7 +51,7 @@ class Buffer:
         self.loads, self.waited = 0, 0.0
         self._first: dict[int, int] = {}  # the first place of every slice in memory
         self._dirty: set[int] = set()
-        self._offset = torch.full((len(self._slices),), _ABSENT, device=device)
+        self._offset = torch.full((len(self._slices),), _ABSENT)
         self._resident: tuple[int, ...] = ()
         self._pool = ThreadPoolExecutor(1, "rows") if background else None
         self._underway: Future[None] | None = None
@@ -134,11 +135,12 @@ class Buffer:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def places(self, ids: Tensor) -> Tensor:
-        """Where the rows of the ids int64[u] are: int64[u], counted from the first row of the first slot."""
+        """Where the rows of the ids int64[u], on the host, are: int64[u] on the rows' device, counted from the first
+        row of the first slot."""
         places = ids + self._offset[self._slices.of(ids)]
         if len(places) and int(places.min()) < 0:
             raise RuntimeError(f"the row of entity {int(ids[places.argmin()])} is not in memory")
-        return places
+        return sent(places, self.numbers.device)
 
     def holds(self, k: int) -> bool:
         """Whether the newest rows of a slice are here."""

@@ -85,7 +85,7 @@ class PartitionedTable(Table):
 
     def gather(self, route: Route) -> Tensor:
         """See `Table.gather`; the rows have to be in memory."""
-        return self._rows.read(self.buffer.places(route.ids)).requires_grad_()
+        return self._rows.read(self.buffer.places(route.on_host)).requires_grad_()
 
     def read(self, ids: Tensor) -> Tensor:
         """See `Table.read`; rows that are not in memory are read from where they are."""
@@ -102,7 +102,7 @@ class PartitionedTable(Table):
     def begin_update(self, route: Route, grad: Tensor) -> Callable[[float, int], None]:
         """See `Table.begin_update`."""
         self.buffer.touch()
-        places, ranges = self.buffer.places(route.ids), self.buffer.ranges(self._candidates)
+        places, ranges = self.buffer.places(route.on_host), self.buffer.ranges(self._candidates)
 
         def finish(factor: float, step: int) -> None:
             self._rows.update(places, grad, factor, step, ranges)

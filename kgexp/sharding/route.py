@@ -1,7 +1,7 @@
 """Which rows a step wants, and the way to them: known before any row is read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,13 +15,20 @@ class Route:
 
     Attributes:
         ids: int64[u], distinct and ascending.
+        planned: the same on the host, once `to` has sent `ids` to a device; else None.
     """
 
     ids: Tensor
+    planned: Tensor | None = field(default=None, kw_only=True)
+
+    @property
+    def on_host(self) -> Tensor:
+        """The ids on the host, for a table that has to look at them."""
+        return self.ids if self.planned is None else self.planned
 
     def to(self, device: torch.device) -> "Route":
         """The same route with its tensors on a device, where `Table` wants them."""
-        return Route(sent(self.ids, device))
+        return Route(sent(self.ids, device), planned=self.ids)
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Plan:
 
     def to(self, device: torch.device) -> "Plan":
         """The same plan with its routes on a device."""
+        if device.type == "cpu":
+            return self
         return Plan(self.entity.to(device), self.relation.to(device), self.signals)
 
 
