@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,13 +36,18 @@ class Places:
     @classmethod
     def of(cls, wanted: Sequence[Sequence[Tensor]]) -> "Places":
         """The places of pieces that want ids int64[…] each."""
-        flat = torch.cat([part.reshape(-1) for piece in wanted for part in piece])
-        ordered, order = flat.sort(stable=True)
-        ids, counts = ordered.unique_consecutive(return_counts=True)
-        index = torch.empty_like(order)
-        index[order] = torch.arange(len(ids), device=flat.device).repeat_interleave(counts, output_size=len(flat))
-        starts = F.pad(counts.cumsum(0), (1, 0))
-        return cls(ids, index, [[part.shape for part in piece] for piece in wanted], order, starts)
+        flat = torch.cat([part.reshape(-1) for piece in wanted for part in piece]).numpy()
+        # Ids with their places behind them: they are sorted twice as fast as by an order of their own.
+        bits = len(flat).bit_length()
+        packed = np.sort(flat << bits | np.arange(len(flat)))
+        ordered, order = packed >> bits, packed & ((1 << bits) - 1)
+        first = np.diff(ordered, prepend=-1) != 0
+        index = np.empty_like(order)
+        index[order] = np.cumsum(first) - 1
+        starts = np.append(np.flatnonzero(first), len(flat))
+        shapes = [[part.shape for part in piece] for piece in wanted]
+        of = torch.from_numpy
+        return cls(of(ordered[first]), of(index), shapes, of(order), of(starts))
 
     def to(self, device: torch.device) -> "Places":
         """The same places for rows on a device: what `put` and `total` need of them is there."""

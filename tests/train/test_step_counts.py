@@ -61,7 +61,7 @@ def counted(*arguments):
 
 def test_a_step_of_negative_sampling():
     work, preparing, running = counted(*SAMPLED, "model=complex", "loss=logistic")
-    assert preparing.operations <= 21  # 19
+    assert preparing.operations <= 3  # what is sorted is sorted by NumPy
     assert running.operations <= 155  # 141
     assert running.bytes <= 60 * 4 * B * D  # 55 times the rows of a place
     wanted = [work.batch.triples[:, [0, 2]].flatten(), *(drawn.ids.flatten() for drawn in work.drawn.values())]
@@ -70,7 +70,7 @@ def test_a_step_of_negative_sampling():
 
 def test_a_step_against_all_entities():
     _, preparing, running = counted("scoring=onevsall", "model=complex", "loss=softmax", "optimizer=adagrad")
-    assert preparing.operations <= 21  # 19
+    assert preparing.operations <= 3  # what is sorted is sorted by NumPy
     assert running.operations <= 210  # 189
     assert running.bytes <= 2.6 * 4 * 2 * B * ENTITIES  # 2.3 times the scores
 
