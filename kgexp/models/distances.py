@@ -76,18 +76,21 @@ class ComponentSum(Distance):
     width: int
 
     @abstractmethod
-    def _sizes_(self, z: Tensor) -> Tensor:
-        """Differences float[w, t, l, b, k] of t components to their sizes float[t, l, b, k], in the memory of `z`."""
+    def _sizes(self, q: Tensor, c: Tensor, out: Tensor) -> Tensor:
+        """The sizes float[t, l, b, k] of the differences of t components float[w, t, l, b, 1] and float[w, t, l, 1, k],
+        in the memory of `out` float[w, t, l, b, k]."""
 
     @abstractmethod
-    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
-        """Makes of differences float[w, t, l, b, k] upstream · z / |z|, for `upstream` float[l, b, k]."""
+    def _slopes(self, q: Tensor, c: Tensor, upstream: Tensor, out: Tensor) -> None:
+        """Writes upstream · z / |z| into `out`, z the differences, for `upstream` float[l, b, k]; else as `_sizes`."""
 
     def between(self, queries: Tensor, candidates: Tensor, scratch: Tensor) -> Tensor:
         """See `Distance.between`."""
         distances = queries.new_zeros((*queries.shape[:-1], candidates.shape[-2]))
-        for _, z in self._differences(*self._components(queries, candidates), scratch):
-            sizes = self._sizes_(z)
+        q, c = self._components(queries, candidates)
+        memory = self._memory(q, c, scratch)
+        for some_q, some_c in self._some(q.unsqueeze(-1), c.unsqueeze(-2), step=memory.shape[1]):
+            sizes = self._sizes(some_q, some_c, out=memory[:, : some_q.shape[1]])
             for summand in sizes if len(sizes) < 8 else [sizes.sum(dim=0)]:  # torch sums few slower than it adds them
                 distances += summand
         return distances
@@ -98,10 +101,13 @@ class ComponentSum(Distance):
         """See `Distance.gradients`."""
         q, c = self._components(queries, candidates)
         by_query, by_candidate = torch.empty_like(q), torch.empty_like(c)
-        for some, z in self._differences(q, c, scratch):
-            self._slopes_(z, upstream)
-            torch.sum(z, dim=-1, out=by_query[:, some])
-            torch.sum(z, dim=-2, out=by_candidate[:, some])
+        memory = self._memory(q, c, scratch)
+        every = (q.unsqueeze(-1), c.unsqueeze(-2), by_query, by_candidate)
+        for some_q, some_c, by_q, by_c in self._some(*every, step=memory.shape[1]):
+            slopes = memory[:, : some_q.shape[1]]
+            self._slopes(some_q, some_c, upstream, out=slopes)
+            torch.sum(slopes, dim=-1, out=by_q)
+            torch.sum(slopes, dim=-2, out=by_c)
         return _rows(by_query), _rows(by_candidate)
 
     def _components(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,8 +117,8 @@ class ComponentSum(Distance):
         q, c = parts if queries.shape[-2] == 1 else (part.contiguous() for part in parts)
         return q, c
 
-    def _differences(self, q: Tensor, c: Tensor, scratch: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of the components with their differences of all pairs, float[w, t, l, b, k], in `scratch`."""
+    def _memory(self, q: Tensor, c: Tensor, scratch: Tensor) -> Tensor:
+        """Room in `scratch` for what a few components make of all pairs, float[w, t, l, b, k]."""
         width, num, lead, b = q.shape
         k = c.shape[-1]
         step = min(num, at_a_time(lead * b * k, q.device))
@@ -120,13 +126,14 @@ class ComponentSum(Distance):
         if len(scratch) < needed:  # at once as large as any piece needs it: what NumPy has seen cannot grow any more
             scratch.resize_(max(needed, width * at_a_time(1, q.device)))
         if b == 1:  # in the order of the rows
-            memory = scratch[:needed].view(width, lead, b, k, step).movedim(-1, 1)
-        else:
-            memory = scratch[:needed].view(width, step, lead, b, k)
-        for start in range(0, num, step):
-            some = slice(start, min(start + step, num))
-            z = memory[:, : some.stop - start]
-            yield some, torch.sub(q[:, some].unsqueeze(-1), c[:, some].unsqueeze(-2), out=z)
+            return scratch[:needed].view(width, lead, b, k, step).movedim(-1, 1)
+        return scratch[:needed].view(width, step, lead, b, k)
+
+    @staticmethod
+    def _some(*every: Tensor, step: int) -> Iterator[tuple[Tensor, ...]]:
+        """Of tensors float[w, d / w, …] some components at a time. (To cut a tensor at once takes a fraction of what
+        its slices take one by one.)"""
+        return zip(*(x.split(step, dim=1) for x in every), strict=True)
 
 
 class Manhattan(ComponentSum):
@@ -147,11 +154,14 @@ class Manhattan(ComponentSum):
         """See `Distance.error`: γ of one rounding a difference and d - 1 of the sum (Higham, section 3.1)."""
         return _gamma(dim + 8, reach.dtype) * reach
 
-    def _sizes_(self, z: Tensor) -> Tensor:
-        return z[0].abs_()
+    def _sizes(self, q: Tensor, c: Tensor, out: Tensor) -> Tensor:
+        return torch.sub(q, c, out=out)[0].abs_()
 
-    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
-        z.sign_().mul_(upstream)
+    def _slopes(self, q: Tensor, c: Tensor, upstream: Tensor, out: Tensor) -> None:
+        """upstream · sign(z): the derivative of a smooth L1 loss whose smooth part ends at the smallest normal number.
+        One pass over memory, where difference, sign and product take three."""
+        tiny = torch.finfo(q.dtype).tiny
+        torch.ops.aten.smooth_l1_loss_backward.grad_input(upstream, q, c, 0, tiny, grad_input=out)
 
 
 class Moduli(ComponentSum):
@@ -179,17 +189,17 @@ class Moduli(ComponentSum):
         bound = _gamma(dim // 2 + 13, reach.dtype) * reach + dim * info.tiny**0.5
         return _where_squares_fit(bound, reach)
 
-    def _sizes_(self, z: Tensor) -> Tensor:
-        re, im = z.unbind()
+    def _sizes(self, q: Tensor, c: Tensor, out: Tensor) -> Tensor:
+        re, im = torch.sub(q, c, out=out).unbind()
         _root_(re.mul_(re).addcmul_(im, im))
         return re
 
-    def _slopes_(self, z: Tensor, upstream: Tensor) -> None:
+    def _slopes(self, q: Tensor, c: Tensor, upstream: Tensor, out: Tensor) -> None:
         """At zero this is 0 / √tiny."""
-        re, im = z.unbind()
-        moduli = (re * re).addcmul_(im, im).clamp_min_(torch.finfo(z.dtype).tiny)
+        re, im = torch.sub(q, c, out=out).unbind()
+        moduli = (re * re).addcmul_(im, im).clamp_min_(torch.finfo(out.dtype).tiny)
         _root_(moduli)
-        z.mul_(torch.div(upstream, moduli, out=moduli))
+        out.mul_(torch.div(upstream, moduli, out=moduli))
 
 
 class Euclidean(Distance):

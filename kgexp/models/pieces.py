@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-#: Numbers that a piece holds: on the CPU they stay in its cache, a GPU wants more of them at once.
-NUMBERS = {"cpu": 1 << 18}
+#: Numbers that a piece holds: on the CPU they stay in its last cache and take an operation far longer than its call, a
+#: GPU wants more of them at once.
+NUMBERS = {"cpu": 1 << 19}
 NUMBERS_ELSEWHERE = 1 << 22
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -242,6 +242,24 @@ def test_gradients_at_distance_zero_are_finite(model, dtype):
             assert (gradient == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_component_without_a_difference_has_no_slope(monkeypatch, dtype):
+    """Of rows that agree in some components only, and of differences however small: the slopes of `l1` are signs."""
+    monkeypatch.setitem(pieces.NUMBERS, "cpu", 150)  # two components of 5 x 13 pairs, then one
+    tiny = torch.finfo(dtype).tiny
+    values = torch.tensor([-3.0, -tiny, 0.0, tiny, 1e-30, 1.0], dtype=dtype)
+    draw = torch.Generator().manual_seed(0)
+    q, c = (values[torch.randint(6, (n, 7), generator=draw)].requires_grad_() for n in (5, 13))
+    upstream = rows(5, 13, dtype=dtype)
+    slopes = (q.detach().unsqueeze(1) - c.detach()).sign() * upstream.unsqueeze(-1)
+    for found, expected in zip(
+        torch.autograd.grad(TransE(7, norm="l1").score(q, c), (q, c), upstream),
+        (-slopes.sum(dim=1), slopes.sum(dim=0)),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected)
+
+
 @every_distance
 def test_the_error_bound_is_tight(model):
     """Of a table like a trained one, what lies in the band of an answer is scored again: few candidates may."""
