@@ -218,9 +218,12 @@ class SelfAdversarial(Loss):
         """See `Loss.sampled_`."""
         weights = self._tempered(negatives).softmax(dim=-1)
         weights.nan_to_num_(0.0)  # of a query without negatives
-        gradient = negatives.sigmoid().mul_(weights)
-        losses = _softplus(-answers) + weights.mul_(_softplus(negatives)).sum(dim=-1)
-        return Sampled(losses * share, -torch.sigmoid(-answers) * share, _scaled_(gradient, share))
+        plausible = negatives.sigmoid()
+        # log(1 + exp(s)) = max(s, 0) - log(1 - σ(-|s|)); σ(s) is wanted for the gradient anyway.
+        others = torch.minimum(plausible, 1 - plausible).neg_().log1p_()
+        others = torch.sub(negatives.clamp_(min=0), others, out=others).mul_(weights).sum(dim=-1)
+        losses = _softplus(-answers) + others
+        return Sampled(losses * share, -torch.sigmoid(-answers) * share, _scaled_(plausible.mul_(weights), share))
 
     def statistic(self, others: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The logarithms of Σ exp(T s) and of Σ exp(T s) · (-log σ(-s))."""
@@ -247,7 +250,8 @@ class SelfAdversarial(Loss):
 
     def _tempered(self, scores: Tensor) -> Tensor:
         """Temperature times score; minus infinity stays what it is, even at temperature 0."""
-        return (self.temperature * scores).masked_fill(scores == -math.inf, -math.inf)
+        tempered = self.temperature * scores
+        return tempered if self.temperature else tempered.masked_fill_(scores == -math.inf, -math.inf)
 
 
 class MarginRanking(Loss):
