@@ -39,12 +39,15 @@ class _CosSin(Function):
         turns = torch.round(exact * (2 / math.pi))
         x = exact - turns * _HALF_PI - turns * _HALF_PI_REST
         square = x * x
-        cos, sin = _polynomial(_COSINE, square), x * _polynomial(_SINE, square)
-        quadrant = turns - 4 * torch.floor(turns / 4)
-        odd = (quadrant == 1) | (quadrant == 3)
-        cos, sin = torch.where(odd, sin, cos), torch.where(odd, cos, sin)
-        cos = torch.where((quadrant == 1) | (quadrant == 2), -cos, cos).to(angles.dtype)
-        sin = torch.where(quadrant >= 2, -sin, sin).to(angles.dtype)
+        cos, sin = _polynomial(_COSINE, square), _polynomial(_SINE, square).mul_(x)
+        # Turned by whole quarters, with 1, 0 and -1 for their cosine and sine: exact, and faster than choosing.
+        quarters = turns - 4 * torch.round(turns / 4)
+        size = quarters.abs()
+        by_cos, by_sin = 1 - size, quarters.mul_(2 - size)
+        cos, sin = (
+            (cos * by_cos).sub_(sin * by_sin).to(angles.dtype),
+            (sin * by_cos).add_(cos * by_sin).to(angles.dtype),
+        )
         ctx.save_for_backward(cos, sin)
         return cos, sin
 
@@ -60,5 +63,5 @@ def _polynomial(coefficients: list[float], x: Tensor) -> Tensor:
     """Σ coefficient k · xᵏ by Horner's rule; product and sum are rounded one by one, not fused."""
     value = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
-        value = value * x + coefficient
+        value.mul_(x).add_(coefficient)
     return value
