@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from kgexp.kernels import usable
-from kgexp.models.base import Backward, Model
+from kgexp.models.base import Backward, BackwardInto, Model
 from kgexp.models.distances import Distance
 from kgexp.models.pieces import at_a_time
 
@@ -71,6 +71,17 @@ class DistanceModel(Model):
             return by_q.reshape(queries.shape), by_c.reshape(candidates.shape)
 
         return scores.reshape(*queries.shape[:-1], candidates.shape[-2]), backward
+
+    def scored_pairs(self, queries: Tensor, candidates: Tensor) -> tuple[Tensor, BackwardInto]:
+        """See `Model.scored_pairs`: the differences become their gradient, once."""
+        differences = queries - candidates
+        distances = self.distance.norm(differences)
+
+        def backward(upstream: Tensor, by_queries: Tensor, by_candidates: Tensor) -> None:
+            by_candidates.copy_(self.distance.slopes_(differences, distances, upstream))  # a score falls with it
+            by_queries.sub_(by_candidates)
+
+        return self.margin - distances, backward
 
     def score_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """See `Model.score_pairs`."""

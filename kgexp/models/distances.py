@@ -33,6 +33,11 @@ class Distance(ABC):
         """float[…, d] to the norms float[…], for autograd."""
 
     @abstractmethod
+    def slopes_(self, rows: Tensor, norms: Tensor, upstream: Tensor) -> Tensor:
+        """The derivatives of Σ upstream · norms by the rows float[…, d], for their `norms` and `upstream` float[…], in
+        the memory of the rows. No gradient."""
+
+    @abstractmethod
     def norm_alone(self, rows: Tensor) -> Tensor:
         """The same as `norm` without a gradient, by correctly rounded elementwise operations and `fold` only: bits
         depend on the row alone."""
@@ -146,6 +151,10 @@ class Manhattan(ComponentSum):
         """See `Distance.norm`."""
         return rows.abs().sum(dim=-1)
 
+    def slopes_(self, rows: Tensor, norms: Tensor, upstream: Tensor) -> Tensor:
+        """See `Distance.slopes_`."""
+        return rows.sign_().mul_(upstream.unsqueeze(-1))
+
     def norm_alone(self, rows: Tensor) -> Tensor:
         """See `Distance.norm_alone`."""
         return fold(torch.add, rows.abs())
@@ -177,6 +186,11 @@ class Moduli(ComponentSum):
         zero = squares == 0
         return squares.masked_fill(zero, 1).sqrt().masked_fill(zero, 0).sum(dim=-1)
 
+    def slopes_(self, rows: Tensor, norms: Tensor, upstream: Tensor) -> Tensor:
+        """See `Distance.slopes_`."""
+        _over_moduli_(rows.unflatten(-1, (2, -1)).movedim(-2, 0), upstream.unsqueeze(-1))
+        return rows
+
     def norm_alone(self, rows: Tensor) -> Tensor:
         """See `Distance.norm_alone`."""
         re, im = rows.chunk(2, dim=-1)
@@ -195,11 +209,7 @@ class Moduli(ComponentSum):
         return re
 
     def _slopes(self, q: Tensor, c: Tensor, upstream: Tensor, out: Tensor) -> None:
-        """At zero this is 0 / √tiny."""
-        re, im = torch.sub(q, c, out=out).unbind()
-        moduli = (re * re).addcmul_(im, im).clamp_min_(torch.finfo(out.dtype).tiny)
-        _root_(moduli)
-        out.mul_(torch.div(upstream, moduli, out=moduli))
+        _over_moduli_(torch.sub(q, c, out=out), upstream)
 
 
 class Euclidean(Distance):
@@ -212,6 +222,10 @@ class Euclidean(Distance):
         """See `Distance.norm`."""
         norms: Tensor = torch.linalg.vector_norm(rows, dim=-1)
         return norms
+
+    def slopes_(self, rows: Tensor, norms: Tensor, upstream: Tensor) -> Tensor:
+        """See `Distance.slopes_`."""
+        return rows.mul_(_over_distances(upstream, norms).unsqueeze(-1))
 
     def norm_alone(self, rows: Tensor) -> Tensor:
         """See `Distance.norm_alone`."""
@@ -228,7 +242,7 @@ class Euclidean(Distance):
         self, queries: Tensor, candidates: Tensor, distances: Tensor, upstream: Tensor, scratch: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See `Distance.gradients`: (q - c) / ‖q - c‖."""
-        weight = upstream / distances.masked_fill(distances == 0, torch.inf)
+        weight = _over_distances(upstream, distances)
         by_query = weight.sum(dim=-1).unsqueeze(-1) * queries - weight @ candidates
         return by_query, weight.mT @ queries - weight.sum(dim=-2).unsqueeze(-1) * candidates
 
@@ -251,6 +265,20 @@ def square_root(x: Tensor) -> Tensor:
 def _rows(components: Tensor) -> Tensor:
     """float[w, d / w, l, b] to float[l, b, d]."""
     return components.movedim((0, 1), (-2, -1)).flatten(-2)
+
+
+def _over_distances(upstream: Tensor, distances: Tensor) -> Tensor:
+    """upstream / distances, zero where the distance is."""
+    return upstream / distances.masked_fill(distances == 0, torch.inf)
+
+
+def _over_moduli_(z: Tensor, upstream: Tensor) -> None:
+    """Makes of complex components float[2, …] upstream · z / |z|, for `upstream` that broadcasts with a part. At zero
+    this is 0 / √tiny."""
+    re, im = z.unbind()
+    moduli = (re * re).addcmul_(im, im).clamp_min_(torch.finfo(z.dtype).tiny)
+    _root_(moduli)
+    z.mul_(torch.div(upstream, moduli, out=moduli))
 
 
 def _root_(x: Tensor) -> None:

@@ -2,8 +2,11 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from kgexp.data.sides import Side
+from kgexp.models.base import BackwardInto
 from kgexp.models.distance import DistanceModel
 from kgexp.models.distances import Euclidean, Manhattan
 
@@ -30,6 +33,16 @@ class TransE(DistanceModel):
     def head_query(self, r: Tensor, t: Tensor) -> Tensor:
         """q = t - r: ‖h + r - t‖ = ‖(t - r) - h‖."""
         return t - r
+
+    def queried(self, side: Side, entity: Tensor, relation: Tensor) -> tuple[Tensor, BackwardInto]:
+        """See `Model.queried`."""
+        back = side is Side.HEAD and not self.reciprocal
+
+        def backward(upstream: Tensor, by_entity: Tensor, by_relation: Tensor) -> None:
+            by_entity.copy_(upstream)
+            torch.neg(upstream, out=by_relation) if back else by_relation.copy_(upstream)
+
+        return self.query(side, entity, relation), backward
 
     def score_relations(self, h: Tensor, candidates: Tensor, t: Tensor) -> Tensor:
         """See `Model.score_relations`: ‖h + r - t‖ = ‖(t - h) - r‖, so the head query with h for r."""

@@ -242,6 +242,32 @@ def test_gradients_at_distance_zero_are_finite(model, dtype):
             assert (gradient == 0).all()
 
 
+@every_model
+@pytest.mark.parametrize("reciprocal", [True, False])
+@pytest.mark.parametrize("side", Side)
+def test_gradients_by_hand_are_those_of_autograd(model, reciprocal, side):
+    """Of queries, of pairs and of candidates; a query that meets its answer has no slope."""
+    model = model(6, reciprocal=reciprocal)
+    e, r, a, c = (rows(n, width, seed=n) for n, width in ((9, 6), (9, model.relation_dim), (9, 6), (5, 6)))
+    a[4] = model.query(side, e, r)[4]
+    e, r, a, c = (x.requires_grad_() for x in (e, r, a, c))
+    queries = model.query(side, e, r)
+    pairs, scores = model.score_pairs(queries, a), model.score(queries, c)
+    of_pairs, of_scores = rows(9, seed=1), rows(9, 5, seed=2)
+    wanted = torch.autograd.grad((pairs, scores), (e, r, a, c), (of_pairs, of_scores))
+
+    by_e, by_r, by_a = (torch.full_like(x, math.nan, requires_grad=False) for x in (e, r, a))
+    with torch.no_grad():
+        made, to_rows = model.queried(side, e, r)
+        own, to_pair = model.scored_pairs(made, a)
+        all_scores, to_factors = model.scored(made, c)
+        by_queries, by_c = to_factors(of_scores)
+        to_pair(of_pairs, by_queries, by_a)
+        to_rows(by_queries, by_e, by_r)
+    for found, expected in zip((own, all_scores, by_e, by_r, by_a, by_c), (pairs, scores, *wanted), strict=True):
+        torch.testing.assert_close(found, expected.detach())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_component_without_a_difference_has_no_slope(monkeypatch, dtype):
     """Of rows that agree in some components only, and of differences however small: the slopes of `l1` are signs."""
