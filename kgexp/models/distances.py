@@ -136,8 +136,7 @@ class ComponentSum(Distance):
 
     @staticmethod
     def _some(*every: Tensor, step: int) -> Iterator[tuple[Tensor, ...]]:
-        """Of tensors float[w, d / w, …] some components at a time. (To cut a tensor at once takes a fraction of what
-        its slices take one by one.)"""
+        """Of tensors float[w, d / w, …] some components at a time, cut at once: slice by slice takes several calls."""
         return zip(*(x.split(step, dim=1) for x in every), strict=True)
 
 
