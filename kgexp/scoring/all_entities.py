@@ -10,32 +10,29 @@ merged over blocks and then over ranks, and the gradient of every query summed o
 vocabulary-parallel softmax of Megatron-LM, Shoeybi et al. 2019).
 """
 
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from kgexp.data.sides import Side
-from kgexp.models.base import Model
+from kgexp.models.base import DotProductModel, Model
 from kgexp.scoring.batch import Batch, Candidates, Drop
+from kgexp.scoring.blocks import Blocks
 from kgexp.scoring.losses import Loss
+from kgexp.scoring.products import Products, Spare
+from kgexp.scoring.scorer import Scorer
 from kgexp.scoring.targets import Targets
 from kgexp.scoring.technique import Extent, ScoringTechnique
-from kgexp.sharding.table import Block, Table
+from kgexp.sharding.table import Table
 
 #: Bytes of scores that are held at once unless a technique's `block` says otherwise.
 _SCORE_BYTES = 256 << 20
 
 #: Scores that a thread makes at a time on the CPU: more of them do not stay in the cache.
 _SCORES = 1 << 19
-
-T = TypeVar("T")
 
 
 class AllEntities(ScoringTechnique):
@@ -49,7 +46,7 @@ class AllEntities(ScoringTechnique):
 
     def __init__(self, sides: str = "both", block: int = 0) -> None:
         super().__init__(sides)
-        self.block = block
+        self.block, self._spare = block, Spare()
 
     def candidates(self, batch: Batch, num_entities: int, seed: int) -> Mapping[Side, Candidates]:
         """None are gathered: the table gives blocks of its rows."""
@@ -92,149 +89,54 @@ class AllEntities(ScoringTechnique):
         """
         if entity.exchange.ranks == 1:  # where every rank holds all rows, each scores its own queries
             sizes = [len(queries)]
-        fits = self.block_size(sum(sizes), queries.element_size())
-        block, keep = fits, torch.is_grad_enabled() and entity.local_rows <= fits
-        if not self.block and entity.device.type == "cpu":
-            # The gradient of all queries comes out of every block: narrow ones would spend their time adding it up.
-            block = max(1, min(fits, max(2 * entity.dim, _SCORES // max(1, sum(sizes)))))
         everyones = targets.of_all(entity.exchange, sizes)
-        scorer = _Scorer(model, loss, entity, everyones, drop, block, sizes, keep)
+        scorer = self._scorer(sum(sizes), queries.element_size(), model, loss, entity, everyones, drop, sizes)
         losses: Tensor = _AllEntities.apply(queries, scorer)  # type: ignore[no-untyped-call]
         return losses
 
-
-@dataclass(frozen=True)
-class _Scored:
-    """A block with its rows and the queries as leaves, and the scores float[q, k] as a function of them."""
-
-    block: Block
-    rows: Tensor
-    queries: Tensor
-    scores: Tensor
-
-
-class _Scorer:
-    """The scores of one call, block by block: as many at a time as the table's team has threads, each by one of them.
-
-    What blocks yield is put together in their order, whoever has done them.
-    """
-
-    def __init__(
+    def _scorer(
         self,
+        whole: int,
+        itemsize: int,
         model: Model,
         loss: Loss,
         entity: Table,
         targets: Targets,
         drop: Drop,
-        block: int,
         sizes: Sequence[int],
-        keep: bool,
-    ) -> None:
-        self.model, self.loss, self.entity, self.targets, self.drop = model, loss, entity, targets, drop
-        self.block, self.sizes, self.exchange, self.keep = block, sizes, entity.exchange, keep
-        self.learns = torch.is_grad_enabled()
-
-    def of_blocks(self, work: Callable[[Block], T]) -> Iterator[T]:
-        """What `work` makes of every block."""
-        blocks = self.entity.candidate_blocks(self.block, grad=self.learns)
-        while some := list(itertools.islice(blocks, self.entity.team.threads)):
-            yield from self.entity.team.map(work, some)
-
-    def score(self, queries: Tensor, block: Block) -> _Scored:
-        """The scores of a block; autograd leads from them to the leaves if it is on."""
-        learns = torch.is_grad_enabled()
-        rows, leaf = (x.detach().requires_grad_(learns) for x in (block.rows, queries))
-        return _Scored(block, rows, leaf, self.model.score(leaf, self.drop(_ids(block), rows)))
-
-    @torch.no_grad()
-    def own(self, queries: Tensor) -> Tensor:
-        """The scores of the answers float[p] that this process has rows of, of the others zero, before any block."""
-        own = queries.new_zeros(len(self.targets.entity))
-        for block in self.entity.candidate_blocks(self.block):
-            pairs, (query, column) = _within(self.targets, block)
-            rows = self.drop(_ids(block)[column], block.rows[column])
-            own[pairs] = self.model.score_pairs(queries[query], rows)
-        return own
-
-    def of_all_ranks(self, statistic: Tensor) -> Tensor:
-        """The statistic float[q, s] of all rows, from that of this rank's."""
-        everyone = self.exchange.all_gather(statistic, [len(statistic)] * self.exchange.ranks)
-        merged: Tensor = reduce(self.loss.merge, everyone.split(len(statistic)))
-        return merged
+    ) -> Scorer:
+        """Who scores `whole` queries with so many bytes a score."""
+        fits, on_cpu = self.block_size(whole, itemsize), entity.device.type == "cpu"
+        keep = torch.is_grad_enabled() and entity.local_rows <= fits
+        if keep and on_cpu and isinstance(model, DotProductModel) and whole and entity.local_rows:
+            return Products(model, loss, entity, targets, drop, fits, sizes, self._spare)
+        block = fits
+        if on_cpu and not self.block:
+            # The gradient of all queries comes out of every block: narrow ones would spend their time adding it up.
+            block = max(1, min(fits, max(2 * entity.dim, _SCORES // max(1, whole))))
+        return Blocks(model, loss, entity, targets, drop, block, sizes, keep=keep)
 
 
 class _AllEntities(Function):
     @staticmethod
-    def forward(ctx: Any, mine: Tensor, scorer: _Scorer) -> Tensor:
-        loss, exchange, targets, kept = scorer.loss, scorer.exchange, scorer.targets, []
+    def forward(ctx: Any, mine: Tensor, scorer: Scorer) -> Tensor:
+        loss, exchange, targets = scorer.loss, scorer.exchange, scorer.targets
         queries = exchange.all_gather(mine, scorer.sizes)
         own = queries.new_zeros(len(targets.entity))
         if loss.answers_first:
             own = exchange.all_sum(scorer.own(queries))
-
-        def look(block: Block) -> tuple[_Scored | None, Tensor]:
-            scored = scorer.score(queries, block)
-            pairs, place = _within(targets, block)
-            # Out of autograd's sight, and put back: a copy would cost another pass over all scores.
-            others = scored.scores.data
-            answers = others[place]
-            if not loss.answers_first:
-                own[pairs] = answers
-            others[place] = -math.inf
-            statistic = loss.statistic(others, own, targets)
-            others[place] = answers
-            return scored if scorer.keep else None, statistic
-
-        # The statistic of no scores changes no other; a rank that owns no rows has nothing but that.
-        statistic = loss.statistic(queries.new_empty(len(queries), 0), own, targets)
-        with torch.set_grad_enabled(scorer.keep):
-            for scored, of_block in scorer.of_blocks(look):
-                statistic = loss.merge(statistic, of_block)
-                kept.append(scored)
+        statistic = scorer.look(queries, own)
         if not loss.answers_first:
             own = exchange.all_sum(own)
         statistic = scorer.of_all_ranks(statistic)
-        ctx.scorer, ctx.kept = scorer, kept
+        ctx.scorer = scorer
         ctx.save_for_backward(queries, statistic, own)
         losses: list[Tensor] = list(loss.value(statistic, own, targets).split(list(scorer.sizes)))
         return losses[exchange.rank].clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        queries, statistic, own = ctx.saved_tensors
-        scorer, targets, kept = ctx.scorer, ctx.scorer.targets, iter(ctx.kept)
+        scorer: Scorer = ctx.scorer
         upstream = scorer.exchange.all_gather(grads[0].contiguous(), scorer.sizes).unsqueeze(-1)
-        own_gradient = scorer.loss.own_gradient(statistic, own, targets)
-
-        def learn(scored: _Scored) -> Tensor:
-            gradient = scorer.loss.gradient(scored.scores.detach(), statistic, own, targets)
-            pairs, place = _within(targets, scored.block)
-            gradient[place] = own_gradient[pairs]
-            gradient.mul_(upstream)
-            by_query, by_rows = torch.autograd.grad(scored.scores, (scored.queries, scored.rows), gradient)
-            assert scored.block.grad is not None, "blocks come with room for their gradient"
-            scored.block.grad.add_(by_rows)
-            return by_query
-
-        total = torch.zeros_like(queries)
-        with torch.enable_grad():
-            if scorer.keep:
-                team = scorer.entity.team
-                parts = (team.map(learn, some) for some in iter(lambda: list(itertools.islice(kept, team.threads)), []))
-                by_queries = itertools.chain.from_iterable(parts)
-            else:
-                by_queries = scorer.of_blocks(lambda block: learn(scorer.score(queries, block)))
-            for by_query in by_queries:
-                total += by_query
+        total = scorer.learn(*ctx.saved_tensors, upstream)
         return scorer.exchange.reduce_scatter(total, scorer.sizes), None
-
-
-def _ids(block: Block) -> Tensor:
-    """int64[k], of the block's rows."""
-    return torch.arange(block.start, block.stop, device=block.rows.device)
-
-
-def _within(targets: Targets, block: Block) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The answers in the block: which they are, int64[x], and their places in its scores."""
-    pairs, query, column = targets.within(block.start, block.stop)
-    return pairs, (query, column)

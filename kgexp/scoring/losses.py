@@ -68,6 +68,17 @@ class Loss(ABC):
     def gradient(self, scores: Tensor, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The derivative of the losses by the scores float[q, k] of candidates that are no answers."""
 
+    def statistic_(self, others: Tensor, own: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
+        """`statistic`, with what `gradient_` is to be given of it beside what is left in the memory of the scores: that
+        is the function's to overwrite."""
+        return self.statistic(others, own, targets), None
+
+    def gradient_(self, left: Tensor, kept: Tensor | None, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """Overwrites what `statistic_` has left, float[q, k], with `gradient` divided by a positive factor of each
+        query, and returns the factors float[q, 1]."""
+        left.copy_(self.gradient(left, statistic, own, targets))
+        return left.new_ones(len(left), 1)
+
     @abstractmethod
     def own_gradient(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The derivative of the losses by the answers' own scores: float[p]."""
@@ -119,6 +130,22 @@ class Softmax(Loss):
         """The softmax, less ε / n."""
         softmax = torch.sub(scores, self._total(statistic, own, targets).unsqueeze(-1)).exp_()
         return softmax.sub_(self.label_smoothing / targets.n) if self.label_smoothing else softmax
+
+    def statistic_(self, others: Tensor, own: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
+        """See `Loss.statistic_`: the exponentials are left, and the largest score float[q, 1] is kept."""
+        if self.label_smoothing:
+            return super().statistic_(others, own, targets)
+        largest = others.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(others.dtype).min)
+        total = others.sub_(largest).exp_().sum(dim=-1, keepdim=True)
+        return total.log_().add_(largest), largest
+
+    def gradient_(self, left: Tensor, kept: Tensor | None, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
+        """See `Loss.gradient_`: nothing is left to do but to divide by the sum of all exponentials."""
+        if kept is None:
+            return super().gradient_(left, kept, statistic, own, targets)
+        factor = (kept - self._total(statistic, own, targets).unsqueeze(-1)).exp_()
+        # Answers are divided by it. What is smaller changes no number that an update could show.
+        return factor.clamp_(min=torch.finfo(left.dtype).tiny ** 0.75)
 
     def own_gradient(self, statistic: Tensor, own: Tensor, targets: Targets) -> Tensor:
         """The softmax less the target; with one answer and no smoothing it keeps its digits where it is near zero."""

@@ -44,6 +44,12 @@ class Targets:
         query = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
         return Targets(query, exchange.all_gather(self.entity, pairs), counts, self.n)
 
+    def of_queries(self, some: slice) -> tuple[slice, "Targets"]:
+        """Those of some queries in a row: where their pairs are among these, and the targets by themselves."""
+        first, last = torch.searchsorted(self.query, self.query.new_tensor([some.start, some.stop])).tolist()
+        pairs = slice(first, last)
+        return pairs, Targets(self.query[pairs] - some.start, self.entity[pairs], self.counts[some], self.n)
+
     @property
     def others(self) -> Tensor:
         """int64[q], the entities that are no answer; 1 where there are none, for it is a divisor."""
