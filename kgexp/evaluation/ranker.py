@@ -50,7 +50,7 @@ class Ranker:
         relation: Table,
         graph: Graph,
         *,
-        queries: int = 512,
+        queries: int = 1024,
         block: int = 16384,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:

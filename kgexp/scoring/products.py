@@ -1,9 +1,9 @@
 """Scores that are inner products, all of them in memory at once: a step is three matrix products and what lies between.
 
-The scores of some queries against all rows are made, looked at and overwritten while they are in the cache, first with
-what the loss wants to keep of them, then with their derivative; and all of the derivative meets the rows and the queries
-in products that leave nothing to be added up. The memory of the scores is used again in the next step: fresh pages cost
-as much as the exponentials.
+The scores of some queries against all rows are made, looked at and overwritten while they are in the cache: with what
+the loss wants to keep of them, then with their derivative. All of it meets the rows and the queries in products that
+leave nothing to be added up. The memory of the scores is used again in the next step: fresh pages cost as much as the
+exponentials.
 """
 
 import math

@@ -93,7 +93,7 @@ class Estimator:
         evaluation = self.config["evaluation"]
         block = min(extent.rows, evaluation["block"])
         work = (scoring.working_numbers(extent) + self._auxiliary_numbers(extent)) * itemsize
-        ranking = working_bytes(evaluation["queries"], block, model.dim, itemsize, self.device)
+        ranking = working_bytes(self._queries, block, model.dim, itemsize, self.device)
         if self.placement.weight_dtype is not None:  # rows that are scored are copies
             work += scoring.placed_entities(extent) * model.dim * itemsize
             ranking += block * model.dim * itemsize
@@ -163,6 +163,13 @@ class Estimator:
         slice_bytes = sum(self._table_bytes(slices.largest, extent.dim))
         pieces = self._piece_bytes(extent) if sharding.prefetch else 0
         return ids + slice_bytes + min(_WRITE_BYTES, slice_bytes) + pieces
+
+    @property
+    def _queries(self) -> int:
+        """How many are ranked at once: no more than a split has."""
+        evaluation = self.config["evaluation"]
+        most = max((len(self.graph.split(name)) for name in evaluation["splits"]), default=0)
+        return min(int(evaluation["queries"]), most)
 
     @property
     def _query_bytes(self) -> int:
