@@ -3,7 +3,8 @@
 Scores come block by block from the rows that a process owns; of a block that has passed only a statistic of each
 query's scores is kept (its log-sum-exp, say). The backward pass scores each block again, this time for the
 gradient: that of the rows goes straight to the table's buffer, that of the queries back through autograd. Where one
-block holds all rows of the process its scores are kept, and nothing is computed twice.
+block holds all rows of the process its scores are kept, and nothing is computed twice; where they are inner products
+too, on the CPU, a step is three products (`kgexp.scoring.products`).
 
 Where ranks own the rows, each scores the queries of all ranks against its own: the queries are gathered, statistics
 merged over blocks and then over ranks, and the gradient of every query summed over ranks for the rank that has it (the
@@ -90,31 +91,19 @@ class AllEntities(ScoringTechnique):
         if entity.exchange.ranks == 1:  # where every rank holds all rows, each scores its own queries
             sizes = [len(queries)]
         everyones = targets.of_all(entity.exchange, sizes)
-        scorer = self._scorer(sum(sizes), queries.element_size(), model, loss, entity, everyones, drop, sizes)
-        losses: Tensor = _AllEntities.apply(queries, scorer)  # type: ignore[no-untyped-call]
-        return losses
-
-    def _scorer(
-        self,
-        whole: int,
-        itemsize: int,
-        model: Model,
-        loss: Loss,
-        entity: Table,
-        targets: Targets,
-        drop: Drop,
-        sizes: Sequence[int],
-    ) -> Scorer:
-        """Who scores `whole` queries with so many bytes a score."""
-        fits, on_cpu = self.block_size(whole, itemsize), entity.device.type == "cpu"
+        whole, given = sum(sizes), (loss, entity, everyones, drop)
+        fits, on_cpu = self.block_size(whole, queries.element_size()), entity.device.type == "cpu"
         keep = torch.is_grad_enabled() and entity.local_rows <= fits
         if keep and on_cpu and isinstance(model, DotProductModel) and whole and entity.local_rows:
-            return Products(model, loss, entity, targets, drop, fits, sizes, self._spare)
-        block = fits
-        if on_cpu and not self.block:
-            # The gradient of all queries comes out of every block: narrow ones would spend their time adding it up.
-            block = max(1, min(fits, max(2 * entity.dim, _SCORES // max(1, whole))))
-        return Blocks(model, loss, entity, targets, drop, block, sizes, keep=keep)
+            scorer: Scorer = Products(model, *given, fits, sizes, self._spare)
+        else:
+            block = fits
+            if on_cpu and not self.block:
+                # The gradient of all queries comes out of every block: narrow ones would spend their time adding it up.
+                block = max(1, min(fits, max(2 * entity.dim, _SCORES // max(1, whole))))
+            scorer = Blocks(model, *given, block, sizes, keep=keep)
+        losses: Tensor = _AllEntities.apply(queries, scorer)  # type: ignore[no-untyped-call]
+        return losses
 
 
 class _AllEntities(Function):
@@ -138,5 +127,6 @@ class _AllEntities(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         scorer: Scorer = ctx.scorer
         upstream = scorer.exchange.all_gather(grads[0].contiguous(), scorer.sizes).unsqueeze(-1)
-        total = scorer.learn(*ctx.saved_tensors, upstream)
+        queries, statistic, own = ctx.saved_tensors
+        total = scorer.learn(queries, statistic, own, upstream)
         return scorer.exchange.reduce_scatter(total, scorer.sizes), None

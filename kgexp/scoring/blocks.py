@@ -100,8 +100,8 @@ class Blocks(Scorer):
         with torch.enable_grad():
             if self._keep:
                 kept, team = iter(self._kept), self.entity.team
-                parts = (team.map(of_scored, some) for some in iter(lambda: list(islice(kept, team.threads)), []))
-                by_queries = chain.from_iterable(parts)
+                some = iter(lambda: list(islice(kept, team.threads)), [])
+                by_queries: Iterator[Tensor] = chain.from_iterable(team.map(of_scored, part) for part in some)
             else:
                 by_queries = self._of_blocks(lambda block: of_scored(self._score(queries, block)))
             for by_query in by_queries:

@@ -32,7 +32,7 @@ _LINE = 16
 
 
 class Spare:
-    """The memory of scores, of one call at a time: whoever takes it has it until it is given back."""
+    """Memory for scores: whoever takes some has it alone until it is given back."""
 
     def __init__(self) -> None:
         self._memory: list[Tensor] = []
@@ -40,15 +40,18 @@ class Spare:
     def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
         """float[rows, columns] with whatever was left there, in the dtype of `like`."""
         width = -(-columns // _LINE) * _LINE
-        memory = self._memory.pop() if self._memory else like.new_empty(0)
+        try:  # asking first whether there is some would let another thread take it meanwhile
+            memory = self._memory.pop()
+        except IndexError:
+            memory = like.new_empty(0)
         if memory.numel() < rows * width or memory.dtype != like.dtype:
             memory = like.new_empty(rows * width)
         return memory[: rows * width].view(rows, width)[:, :columns]
 
     def give(self, scores: Tensor) -> None:
         """Back what was taken."""
-        base = scores._base
-        self._memory[:] = [scores if base is None else base]
+        assert scores._base is not None, "what is taken is a view"
+        self._memory.append(scores._base)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kgexp.models.complex import ComplEx
 from kgexp.models.distmult import DistMult
 from kgexp.models.rotate import RotatE
 from kgexp.models.transe import TransE
-from kgexp.scoring import negatives
+from kgexp.scoring import negatives, products
 from kgexp.scoring import technique as techniques
 from kgexp.scoring.batch import Batch
 from kgexp.scoring.losses import Logistic, MarginRanking, SelfAdversarial, Softmax
@@ -22,6 +22,8 @@ from kgexp.scoring.negatives import NegativeSampling
 from kgexp.scoring.onevsall import OneVsAll
 from kgexp.scoring.onevssample import OneVsSample
 from kgexp.scoring.regularizers import N3
+from kgexp.scoring.targets import Targets
+from kgexp.sharding.local import LocalTable
 from kgexp.team import Team
 from kgexp.train.step import Objective, train_step
 
@@ -134,6 +136,57 @@ def test_neither_pieces_nor_threads_change_a_step(world, name, monkeypatch):
     for other in found[1:]:
         for value, expected in zip(other, found[0], strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["softmax", "logistic", "margin ranking"])
+def test_neither_threads_nor_what_was_left_change_a_step_over_all_entities(world, name, monkeypatch):
+    for constant, small in (("_LEAST", 1), ("_MOST", 7), ("_SCORES", 1), ("_ROWS", 11)):
+        monkeypatch.setattr(products, constant, small)
+    scoring, found = OneVsAll(), []
+    objective = Objective(ComplEx(8, entity_dropout=0.3), scoring, LOSSES[name], None, world.m, seed=3)
+    # A step of fewer queries in between.
+    for threads, triples in ((1, world.triples), (1, world.triples[:9]), (3, world.triples)):
+        tables = world.table("entity", Sgd(1.0)), world.table("relation", Sgd(1.0))
+        tables[0].team = Team(threads)
+        loss = train_step(objective, *tables, Batch(4, triples))
+        found.append([loss, *(table.state_tensors()["weight"] for table in tables)])
+    for value, expected in zip(found[2], found[0], strict=True):
+        assert torch.equal(value, expected)
+
+
+def test_losses_over_all_entities_that_wait_for_their_gradient_do_not_share_memory(world):
+    scoring, loss, model = OneVsAll(), Softmax(), ComplEx(8)
+    queries = torch.randn(2, 13, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def value(queries, table, answer):
+        targets = Targets.one_each(torch.full((13,), answer), world.n)
+        return scoring.losses(queries, targets, [13], model, loss, table, lambda ids, rows: rows).sum()
+
+    def gradients(together):
+        table, leaves = world.table("entity", Sgd(1.0)), [part.clone().requires_grad_() for part in queries]
+        losses = [partial(value, leaf, table, answer) for answer, leaf in enumerate(leaves)]
+        if together:
+            (losses[0]() + losses[1]()).backward()
+        else:
+            for one in losses:
+                one().backward()
+        return [leaf.grad for leaf in leaves]
+
+    for one, other in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+def test_an_answer_far_ahead_of_all_others_has_a_finite_gradient(world):
+    for scale in (1.0, 1e2):  # in float32, whose exponentials end at 88
+        rows = torch.zeros(world.n, 8)
+        rows[5], rows[6] = scale, -scale
+        leaf, table = rows[[5, 6]].clone().requires_grad_(), LocalTable("entity", rows, {}, Sgd(1.0))
+        targets = Targets.one_each(torch.tensor([5, 5]), world.n)
+        given = (leaf, targets, [2], DistMult(8), Softmax(), table, lambda ids, rows: rows)
+        OneVsAll().losses(*given).sum().backward()
+        scores = (leaf.detach() @ rows.mT).double()
+        expected = (scores.softmax(1) - torch.nn.functional.one_hot(targets.entity, world.n)) @ rows.double()
+        torch.testing.assert_close(leaf.grad.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gradient_buffers_start_afresh_each_step(world):
