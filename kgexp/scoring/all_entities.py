@@ -22,7 +22,7 @@ from kgexp.data.sides import Side
 from kgexp.models.base import DotProductModel, Model
 from kgexp.scoring.batch import Batch, Candidates, Drop
 from kgexp.scoring.blocks import Blocks
-from kgexp.scoring.losses import Loss
+from kgexp.scoring.loss import Loss
 from kgexp.scoring.products import Products, Spare
 from kgexp.scoring.scorer import Scorer
 from kgexp.scoring.targets import Targets

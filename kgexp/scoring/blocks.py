@@ -1,7 +1,7 @@
 """Scores block by block: of what has passed only a statistic is kept, unless one block holds all rows."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeVar
@@ -9,12 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from kgexp.models.base import Model
-from kgexp.scoring.batch import Drop
-from kgexp.scoring.losses import Loss
 from kgexp.scoring.scorer import Scorer, ids
 from kgexp.scoring.targets import Targets
-from kgexp.sharding.table import Block, Table
+from kgexp.sharding.table import Block
 
 T = TypeVar("T")
 
@@ -29,6 +26,7 @@ class _Scored:
     scores: Tensor
 
 
+@dataclass
 class Blocks(Scorer):
     """As many blocks at a time as the table's team has threads, each by one of them.
 
@@ -39,20 +37,10 @@ class Blocks(Scorer):
         The others: see `Scorer`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        loss: Loss,
-        entity: Table,
-        targets: Targets,
-        drop: Drop,
-        block: int,
-        sizes: Sequence[int],
-        *,
-        keep: bool,
-    ) -> None:
-        super().__init__(model, loss, entity, targets, drop, block, sizes)
-        self._keep, self._learns = keep, torch.is_grad_enabled()
+    keep: bool
+
+    def __post_init__(self) -> None:
+        self._learns = torch.is_grad_enabled()
         self._kept: list[_Scored] = []
 
     def look(self, queries: Tensor, own: Tensor) -> Tensor:
@@ -70,11 +58,11 @@ class Blocks(Scorer):
             others[place] = -math.inf
             statistic = loss.statistic(others, own, targets)
             others[place] = answers
-            return scored if self._keep else None, statistic
+            return scored if self.keep else None, statistic
 
         # The statistic of no scores changes no other; a rank that owns no rows has nothing but that.
         statistic = loss.statistic(queries.new_empty(len(queries), 0), own, targets)
-        with torch.set_grad_enabled(self._keep):
+        with torch.set_grad_enabled(self.keep):
             for scored, part in self._of_blocks(of_block):
                 statistic = loss.merge(statistic, part)
                 if scored is not None:
@@ -98,7 +86,7 @@ class Blocks(Scorer):
 
         total = torch.zeros_like(queries)
         with torch.enable_grad():
-            if self._keep:
+            if self.keep:
                 kept, team = iter(self._kept), self.entity.team
                 some = iter(lambda: list(islice(kept, team.threads)), [])
                 by_queries: Iterator[Tensor] = chain.from_iterable(team.map(of_scored, part) for part in some)

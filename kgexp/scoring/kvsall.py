@@ -6,7 +6,7 @@ from torch import Tensor
 from kgexp.models.base import Model
 from kgexp.scoring.all_entities import AllEntities
 from kgexp.scoring.batch import Batch, Rows, weighted_mean
-from kgexp.scoring.losses import Loss
+from kgexp.scoring.loss import Loss
 from kgexp.scoring.technique import Extent
 from kgexp.sharding.table import Table
 

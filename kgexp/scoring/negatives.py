@@ -13,7 +13,7 @@ from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.randomness import Float64, Int64, Purpose, key, uniform
 from kgexp.scoring.batch import Batch, Candidates, Piece, Rows, num_examples
-from kgexp.scoring.losses import Loss
+from kgexp.scoring.loss import Loss
 from kgexp.scoring.masks import Bool, equal_mask, known_mask
 from kgexp.scoring.pool import Pool
 from kgexp.scoring.sampled import Examples, rows_at_once, sampled_loss

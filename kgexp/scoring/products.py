@@ -7,18 +7,15 @@ exponentials.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kgexp.models.base import DotProductModel
-from kgexp.scoring.batch import Drop
-from kgexp.scoring.losses import Loss
 from kgexp.scoring.scorer import Scorer, ids
 from kgexp.scoring.targets import Targets
-from kgexp.sharding.table import Block, Table
+from kgexp.sharding.table import Block
 from kgexp.team import cut
 
 #: Scores that a thread makes at a time, and the queries that these are of: enough for a product to be fast.
@@ -75,6 +72,7 @@ class _Piece:
     kept: Tensor | None
 
 
+@dataclass
 class Products(Scorer):
     """Pieces of the queries, then of the rows, shared by the table's team; what they yield does not depend on it.
 
@@ -83,24 +81,12 @@ class Products(Scorer):
         The others: see `Scorer`; a block has all rows.
     """
 
-    def __init__(
-        self,
-        model: DotProductModel,
-        loss: Loss,
-        entity: Table,
-        targets: Targets,
-        drop: Drop,
-        block: int,
-        sizes: Sequence[int],
-        spare: Spare,
-    ) -> None:
-        super().__init__(model, loss, entity, targets, drop, block, sizes)
-        self._spare = spare
+    spare: Spare
 
     def look(self, queries: Tensor, own: Tensor) -> Tensor:
         """See `Scorer.look`."""
         self._rows = self._placed()
-        self._scores = self._spare.take(len(queries), self._rows[-1].columns.stop, queries)
+        self._scores = self.spare.take(len(queries), self._rows[-1].columns.stop, queries)
         most = min(_MOST, max(_LEAST, _SCORES // self._scores.shape[1]))
 
         def look(some: slice) -> _Piece:
@@ -138,7 +124,7 @@ class Products(Scorer):
         self.entity.team.map(of_queries, self._pieces)
         for part in self._rows:
             self._learn_rows(part, self._scores[:, part.columns], scaled)
-        self._spare.give(self._scores)
+        self.spare.give(self._scores)
         del self._scores
         return by_queries
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
-from kgexp.scoring.losses import Loss
+from kgexp.scoring.loss import Loss
 from kgexp.team import cut
 
 #: Scores that are made at a time: they and what becomes of them stay in the cache.

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -9,11 +10,13 @@ from torch import Tensor
 
 from kgexp.models.base import Model
 from kgexp.scoring.batch import Drop
-from kgexp.scoring.losses import Loss
+from kgexp.scoring.loss import Loss
 from kgexp.scoring.targets import Targets
+from kgexp.sharding.exchange import Exchange
 from kgexp.sharding.table import Block, Table
 
 
+@dataclass
 class Scorer(ABC):
     """The scores of one call: q queries, those of all ranks, against the rows that this process owns.
 
@@ -27,18 +30,18 @@ class Scorer(ABC):
         sizes: how many of the queries every rank has.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        loss: Loss,
-        entity: Table,
-        targets: Targets,
-        drop: Drop,
-        block: int,
-        sizes: Sequence[int],
-    ) -> None:
-        self.model, self.loss, self.entity, self.targets, self.drop = model, loss, entity, targets, drop
-        self.block, self.sizes, self.exchange = block, sizes, entity.exchange
+    model: Model
+    loss: Loss
+    entity: Table
+    targets: Targets
+    drop: Drop
+    block: int
+    sizes: Sequence[int]
+
+    @property
+    def exchange(self) -> Exchange:
+        """Over the ranks that own the table's rows."""
+        return self.entity.exchange
 
     @abstractmethod
     def look(self, queries: Tensor, own: Tensor) -> Tensor:

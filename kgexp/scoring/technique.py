@@ -11,7 +11,7 @@ from kgexp.data.graph import Graph
 from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.scoring.batch import Batch, Candidates, Piece, Rows
-from kgexp.scoring.losses import Loss
+from kgexp.scoring.loss import Loss
 from kgexp.sharding.table import Table
 
 _SIDES = {"both": (Side.TAIL, Side.HEAD), "tail": (Side.TAIL,), "head": (Side.HEAD,)}

@@ -15,7 +15,7 @@ from kgexp.data.sides import Side
 from kgexp.models.base import Model
 from kgexp.scoring.batch import Batch, Candidates, Piece, Rows
 from kgexp.scoring.dropout import Dropout
-from kgexp.scoring.losses import Loss
+from kgexp.scoring.loss import Loss
 from kgexp.scoring.regularizers import Regularizer
 from kgexp.scoring.relation_prediction import RelationPrediction
 from kgexp.scoring.technique import ScoringTechnique, piece_size
