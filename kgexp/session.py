@@ -37,6 +37,7 @@ from kgexp.train.scheduling import TrainersLost
 from kgexp.train.signals import StopRequested, StopSignal, strongest
 from kgexp.train.stages import Stages
 from kgexp.train.trainer import Trainer
+from kgexp.train.trainer_assembly import trainer_of
 from kgexp.world import World
 
 
@@ -175,7 +176,7 @@ class Session:
             stop.check()
 
         evaluator = parts.evaluator(entity, relation, self._say, ranked)
-        trainer = parts.trainer(entity, relation, evaluator, self._tracker, self._stages, save, stop)
+        trainer = trainer_of(parts, entity, relation, evaluator, self._tracker, self._stages, save, stop)
         note = Note.read(self._path)  # which machines apart do not have
         told = by_first(self._world, "the note of the sweep", lambda: None if note is None else asdict(note))
         if told is not None and told["study"] is not None:

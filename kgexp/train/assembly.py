@@ -1,6 +1,5 @@
 """From a resolved configuration and a graph to the objects of a run."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,48 +11,26 @@ import torch
 from kgexp.build import build
 from kgexp.data.buckets import Buckets, count_buckets, obtain_buckets
 from kgexp.data.graph import Graph
-from kgexp.errors import ConfigError
 from kgexp.evaluation.evaluator import Evaluator
 from kgexp.optim.averaged import Averaged
 from kgexp.optim.base import RowOptimizer
 from kgexp.randomness import Purpose, key
 from kgexp.scoring.share import ALL, Share
 from kgexp.sharding.base import Sharding
-from kgexp.sharding.exchange import ALONE, GroupExchange
-from kgexp.sharding.joint_table import JointTable
 from kgexp.sharding.partitioned import PartitionedSharding
-from kgexp.sharding.partitioned_table import PartitionedTable
 from kgexp.sharding.rows import Placement, TableSpec
-from kgexp.sharding.shared_rows import Asynchronous, SharedRows, Synchronous
 from kgexp.sharding.table import Table
 from kgexp.storage.base import Storage
 from kgexp.team import ONE, Team
-from kgexp.tracking.tracker import Tracker
-from kgexp.train.averaging import Averaging
 from kgexp.train.batches import Batches
-from kgexp.train.best import Best
-from kgexp.train.calendar import Calendar
 from kgexp.train.estimator import Estimator
-from kgexp.train.heldout import HeldOut
 from kgexp.train.init_from import Earlier, Initial
-from kgexp.train.leasing import Leasing
 from kgexp.train.memory import Estimate
-from kgexp.train.meter import LossMeter
-from kgexp.train.plan import Cadence, Plan
 from kgexp.train.queries import QueryBatches
-from kgexp.train.scheduling import BucketScheduler, Tournament
-from kgexp.train.signals import StopSignal
-from kgexp.train.stages import Stages
 from kgexp.train.step import Objective
-from kgexp.train.together import Together
-from kgexp.train.tour import Tour
-from kgexp.train.trainer import Save, Trainer
 from kgexp.train.visits import MILLION, Cut, VisitBatches
 from kgexp.world import ALONE as ONE_PROCESS
 from kgexp.world import World
-
-#: Losses that may wait before they are looked at, so that steps need not wait for a GPU or for other ranks.
-_PENDING_LOSSES = 64
 
 
 @dataclass(frozen=True)
@@ -131,7 +108,7 @@ class Parts:
         """The memory that training and evaluation will take on a rank, with tables in `storage`."""
         batches = None if self.buckets is None else self.batches()
         triples = batches.kept_bytes if isinstance(batches, VisitBatches) else 0
-        placement, (optimizer, _) = self._placement, self._optimizers()
+        placement, (optimizer, _) = self._placement, self.optimizers()
         of = Estimator(self.config, self.graph, self.objective, self.sharding, placement, optimizer, triples)
         return of.estimate(storage)
 
@@ -150,7 +127,7 @@ class Parts:
         )
         if earlier is not None:
             entities, relations = earlier.entity.over(entities), earlier.relation.over(relations)
-        of_entities, of_relations = self._optimizers()
+        of_entities, of_relations = self.optimizers()
         entity = make("entity", n, model.dim, entities, of_entities)
         relation = make("relation", self._relation_rows, model.relation_dim, relations, of_relations)
         return entity, relation
@@ -199,62 +176,6 @@ class Parts:
             world=self.world,
         )
 
-    def trainer(
-        self,
-        entity: Table,
-        relation: Table,
-        evaluator: Evaluator,
-        tracker: Tracker,
-        stages: Stages,
-        save: Save,
-        stop: StopSignal,
-    ) -> Trainer:
-        """The trainer of the tables, at its first step."""
-        config, graph = self.config, self.graph
-        batches = self.batches()
-
-        def describe(step: int) -> str:
-            h, r, t = self.batches(ALL)(step).triples[0].tolist()
-            names = graph.entities.name(h), graph.relations.name(r), graph.entities.name(t)
-            epoch = int(batches.calendar.epoch(step))
-            part = step - batches.calendar.steps(epoch)
-            return f"epoch {epoch}, batch {part}, which begins with the triple {names}"
-
-        waits = self.device.type == "cuda" or self.share.ranks > 1
-        together = self._together(entity, relation, batches, stop)
-        # Trainers that have batches of their own have losses of their own.
-        meter = LossMeter(describe, _PENDING_LOSSES if waits else 1, ALONE if together else self.sharding.exchange)
-        tour = None
-        if together is None and not isinstance(batches, QueryBatches):
-            tour = self._tour(entity, relation, batches, meter, tracker)
-        schedule = build(config["schedule"], plugins=config["plugins"])
-        if not len(graph.valid) and (schedule.learns or config["early_stopping"]["patience"] is not None):
-            raise ConfigError(
-                f"{graph.name} has no validation triples, which early_stopping.patience and schedule=plateau wait for: "
-                "add a valid file, or leave both out."
-            )
-        plan = Plan.of(config, batches.calendar)
-        return Trainer(
-            plan=plan,
-            objective=self.objective,
-            entity=entity,
-            relation=relation,
-            batches=batches,
-            sharding=self.sharding,
-            schedule=schedule,
-            averaging=self._averaging((entity, relation), plan.total, batches.calendar),
-            best=Best(**config["early_stopping"]),
-            evaluator=evaluator,
-            meter=meter,
-            tracker=tracker,
-            stages=stages,
-            save=save,
-            validates=self.validates,
-            tour=tour,
-            together=together,
-            workers=getattr(self.sharding, "workers", 1),
-        )
-
     @property
     def validates(self) -> bool:
         """Whether the validation split is ranked during training."""
@@ -276,8 +197,8 @@ class Parts:
     def _relation_rows(self) -> int:
         return self.objective.model.num_relation_rows(self.graph.num_relations)
 
-    def _optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:
-        """Of the entity table and of the relation table."""
+    def optimizers(self) -> tuple[RowOptimizer, RowOptimizer]:
+        """New ones, of the entity table and of the relation table."""
         shared = dict(self.config["optimizer"])
         lr = shared.pop("relation_lr", None)  # another package's optimizer need not have the key, nor `max_norm`
         make = partial(build, plugins=self.config["plugins"])
@@ -289,63 +210,6 @@ class Parts:
         if regularizer is not None:
             of_entities.penalty, of_relations.penalty = regularizer.row_gradients(model)
         return of_entities, of_relations
-
-    def _tour(
-        self, entity: Table, relation: Table, batches: Batches | VisitBatches, meter: LossMeter, tracker: Tracker
-    ) -> Tour | None:
-        """What brings the rows of partitions into memory, where there are partitions."""
-        if not isinstance(self.sharding, PartitionedSharding):
-            return None
-        assert isinstance(entity, PartitionedTable) and isinstance(batches, VisitBatches)
-        parts = self.sharding.cut(self.graph.num_entities).parts
-        return Tour(entity, batches, meter, tracker, parts, self._held_out(self.sharding, entity, relation, batches))
-
-    def _held_out(
-        self, sharding: PartitionedSharding, entity: Table, relation: Table, batches: VisitBatches
-    ) -> HeldOut | None:
-        if not sharding.holdout:
-            return None
-        return HeldOut(self.objective, entity, relation, batches, self.config["train"]["batch_size"])
-
-    def _together(
-        self, entity: Table, relation: Table, batches: Batches | QueryBatches | VisitBatches, stop: StopSignal
-    ) -> Together | None:
-        """What trains passes with other trainers, where there are some."""
-        sharding, over, world = self.sharding, self.sharding.exchange, self.world
-        if not isinstance(sharding, PartitionedSharding) or not isinstance(over, GroupExchange):
-            return None
-        assert isinstance(entity, JointTable) and isinstance(batches, VisitBatches)
-        pinned, every = sharding.cut(self.graph.num_entities).pinned, sharding.sync_steps
-        tables = [entity.shared_rows(), relation.state_tensors()]
-        rows = SharedRows(tables, [optimizer.signed_state for optimizer in self._optimizers()], self.dtype)
-        scheduler: BucketScheduler
-        shared: Synchronous | Asynchronous
-        if sharding.scheduler == "tournament":
-            scheduler = Tournament(entity, batches, world, every, pinned)
-            shared = Synchronous(rows, over)
-        else:
-            # What a lost trainer has in its memory is lost with it.
-            lease = sharding.lease if entity.backing.has_common_files else math.inf
-            locks = sharding.locks(world, lease)
-            scheduler = Leasing(entity, batches, world, locks, every, pinned, stop, lease)
-            shared = Asynchronous(rows, sharding.trainers, world)
-        held_out = self._held_out(sharding, entity, relation, batches)
-        crew = [world.size, sharding.scheduler, list(sharding.slices(self.graph.num_entities).bounds), every]
-        return Together(entity, batches, scheduler, shared, over, world, crew, held_out)
-
-    def _averaging(self, tables: tuple[Table, ...], total: int, calendar: Calendar) -> Averaging:
-        """Of a run of `total` steps. Raises ConfigError where it would never begin."""
-        section = self.config["averaging"]
-        cadence, start = Cadence.of(section), section["start"]
-        if start is None:
-            return Averaging(tables, cadence, None)
-        begin = round(start * total)
-        if cadence.last(total, calendar) <= begin:
-            raise ConfigError(
-                f"averaging.start={start} is step {begin} of {total}, after which no average falls due, an epoch being "
-                f"{calendar.steps(1)} steps: lower it, or set averaging.every_steps."
-            )
-        return Averaging(tables, cadence, begin)
 
 
 def _buckets(

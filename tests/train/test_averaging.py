@@ -17,6 +17,7 @@ from kgexp.tracking.progress import Progress
 from kgexp.train.assembly import Parts
 from kgexp.train.signals import StopRequested, StopSignal
 from kgexp.train.stages import Stages
+from kgexp.train.trainer_assembly import trainer_of
 
 N = 23  # triples of train; three batches an epoch
 OWN = ("train.batch_size=9", "train.epochs=7", "train.dtype=float64", "model.dim=6", "tracking.every_steps=1")
@@ -30,7 +31,7 @@ class Run:
         self.tables = parts.tables(storage or MemoryStorage())
         evaluator = SimpleNamespace(objective_name="mrr", objective_sign=1, evaluate=self.evaluate)
         tracker = SimpleNamespace(log=self.log, say=lambda line: None)
-        self.trainer = parts.trainer(*self.tables, evaluator, tracker, Stages(), lambda *_: None, StopSignal())
+        self.trainer = trainer_of(parts, *self.tables, evaluator, tracker, Stages(), lambda *_: None, StopSignal())
 
     def now(self):
         return [table.state_tensors()["weight"].clone() for table in self.tables]

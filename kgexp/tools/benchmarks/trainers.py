@@ -34,6 +34,7 @@ from kgexp.train.assembly import Parts
 from kgexp.train.plan import Cadence, Plan
 from kgexp.train.signals import StopSignal
 from kgexp.train.stages import Stages
+from kgexp.train.trainer_assembly import trainer_of
 from kgexp.train.visits import VisitBatches
 from kgexp.world import ALONE, World
 
@@ -89,7 +90,7 @@ def timed_passes(parts: Parts, folder: str) -> tuple[list[dict[str, float]], dic
         storage.open(Path(folder))
         entity, relation = parts.tables(storage)
         evaluator = parts.evaluator(entity, relation, clock.say, lambda done, total: None)
-        trainer = parts.trainer(entity, relation, evaluator, clock, Stages(world), _forget, stop)
+        trainer = trainer_of(parts, entity, relation, evaluator, clock, Stages(world), _forget, stop)
         assert isinstance(trainer.batches, VisitBatches)
         legs = [trainer.batches.pass_legs(number) for number in range(1 + _PASSES)]
         triples, steps = [sum(leg.triples for leg in of_pass) for of_pass in legs], legs[-1][-1].stop
