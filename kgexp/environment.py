@@ -53,8 +53,8 @@ def set_matmul(dtype: str, device: torch.device) -> str | None:
 def keep_freed_memory() -> None:
     """Lets glibc's malloc keep what is freed for the next step: a step would otherwise give its temporaries back to the
     system and get them anew, page by page, for a tenth of its time. Another C library does as it does."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if platform.system() == "Linux" and mallopt is not None:
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
         mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
